@@ -1,0 +1,44 @@
+"""Attention over a forked stream: every row reads its state's keys and its own branch's keys (Eq. 3)."""
+
+from jaxtyping import Array, Float
+
+from pallas_kernels import dispatch
+from pallas_kernels.fork_attention import reference, xla
+from pallas_kernels.fork_attention.metadata import KeySpans
+
+__all__ = ["IMPLEMENTATIONS", "KeySpans", "fork_attention"]
+
+IMPLEMENTATIONS = {"reference": reference.fork_attention, "xla": xla.fork_attention}
+
+
+def fork_attention(
+    query: Float[Array, "N H D"],
+    key: Float[Array, "T KV D"],
+    value: Float[Array, "T KV D"],
+    spans: KeySpans,
+    *,
+    scale: float,
+    implementation: str | None = None,
+) -> Float[Array, "N H D"]:
+    """softmax(scale q k^T) v over the keys that `spans` shows to each query row.
+
+    Args:
+        query: one row for each wanted output: all T rows of the stream, or the read rows only.
+        key: keys of every stream row; query head h reads key head h // (H / KV).
+        value: values of every stream row.
+        spans: two spans of key rows for each query row.
+        scale: factor of the scores.
+        implementation: "reference", "xla", or None for the best that can run.
+
+    Returns:
+        One row for each query row in the dtype of `query`. Softmax and sums are float32 (float64 for float64
+        operands). A row that sees no key is zero; a row that sees a non-finite value is NaN. Rows outside the
+        spans have no influence whatever they hold, NaN included.
+
+    Raises:
+        ValueError: H is not a multiple of KV, or the shapes disagree.
+    """
+    heads, key_heads = query.shape[1], key.shape[1]
+    if heads % key_heads:
+        raise ValueError(f"fork_attention: {heads} query heads are not a multiple of {key_heads} key heads")
+    return dispatch.run("fork_attention", IMPLEMENTATIONS, implementation, query, key, value, spans, scale=scale)

@@ -1,0 +1,65 @@
+"""What stands before the delta rule: short convolution by predecessor index, SiLU, l2 norm and gates."""
+
+from jaxtyping import Array, Float, Int32
+
+from pallas_kernels import dispatch
+from pallas_kernels.segmented_conv import reference, xla
+from pallas_kernels.segmented_conv.metadata import ConvOutput, ConvWeights
+
+__all__ = ["IMPLEMENTATIONS", "ConvOutput", "ConvWeights", "segmented_conv"]
+
+IMPLEMENTATIONS = {"reference": reference.segmented_conv, "xla": xla.segmented_conv}
+
+
+def segmented_conv(
+    mixed: Float[Array, "T channels"],
+    write_logit: Float[Array, "T nv"],
+    decay_input: Float[Array, "T nv"],
+    weights: ConvWeights,
+    predecessors: Int32[Array, "T earlier"],
+    *,
+    key_heads: int,
+    key_dim: int,
+    implementation: str | None = None,
+) -> ConvOutput:
+    """Queries, keys, values and gates of the delta rule for every row of a forked stream.
+
+    y_t = silu(sum_i w[:, i] m[row i of t]), split into q | k | v; q and k divided by sqrt(sum of squares + 1e-6);
+    beta = sigmoid(write_logit); g = -exp(log_decay) softplus(decay_input + decay_bias).
+
+    Args:
+        mixed: projected rows m before the convolution, channels q (nk * dk) | k (nk * dk) | v (nv * dv).
+        write_logit: input b of the writing gate beta.
+        decay_input: input a of the decay gate g.
+        weights: convolution taps and gate parameters.
+        predecessors: stream rows that stand taps-1, .., 2, 1 tokens before each row in its own text, oldest first;
+            -1 stands for zeros before the first token. A branch's first rows point at the last rows of its state:
+            that is the whole fork of a convolution. State of three rows 0 1 2, then a branch of two, taps = 4:
+
+                row            0           1            2           3          4
+                predecessors   -1 -1 -1    -1 -1 0      -1 0 1      0 1 2      1 2 3
+        key_heads, key_dim: nk and dk.
+        implementation: "reference", "xla", or None for the best that can run.
+
+    Raises:
+        ValueError: the channels do not divide into q, k and v.
+    """
+    channels, value_heads = mixed.shape[1], write_logit.shape[1]
+    value_channels = channels - 2 * key_heads * key_dim
+    if value_channels <= 0 or value_channels % value_heads or value_heads % key_heads:
+        raise ValueError(
+            f"segmented_conv: {channels} channels do not hold {key_heads} query and key heads of {key_dim} "
+            f"and {value_heads} value heads"
+        )
+    return dispatch.run(
+        "segmented_conv",
+        IMPLEMENTATIONS,
+        implementation,
+        mixed,
+        write_logit,
+        decay_input,
+        weights,
+        predecessors,
+        key_heads=key_heads,
+        key_dim=key_dim,
+    )

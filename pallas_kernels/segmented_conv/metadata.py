@@ -1,0 +1,31 @@
+"""Arguments and results of the segmented convolution that travel together."""
+
+import dataclasses
+
+import jax
+from jaxtyping import Array, Float
+
+# Added to the sum of squares inside the root, as the released models were trained with.
+L2_NORM_EPSILON = 1e-6
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ConvWeights:
+    """Per-channel taps (the last one weighs the row itself) and the parameters of the decay gate."""
+
+    taps: Float[Array, "channels taps"]
+    log_decay: Float[Array, " nv"]
+    decay_bias: Float[Array, " nv"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ConvOutput:
+    """Operands of the gated delta rule: q, k and v in the dtype of the rows, g (<= 0) and beta accumulated."""
+
+    query: Float[Array, "T nk dk"]
+    key: Float[Array, "T nk dk"]
+    value: Float[Array, "T nv dv"]
+    log_decay: Float[Array, "T nv"]
+    write_strength: Float[Array, "T nv"]

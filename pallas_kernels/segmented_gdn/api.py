@@ -1,0 +1,59 @@
+"""The gated delta rule over segments of a forked stream, each from an indexed initial state (Eq. 4)."""
+
+from jaxtyping import Array, Float
+
+from pallas_kernels import dispatch
+from pallas_kernels.segmented_gdn import reference, xla
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
+
+__all__ = ["CHUNK_ROWS", "IMPLEMENTATIONS", "Segments", "segmented_gdn"]
+
+IMPLEMENTATIONS = {"reference": reference.segmented_gdn, "xla": xla.segmented_gdn}
+
+
+def segmented_gdn(
+    query: Float[Array, "T nk dk"],
+    key: Float[Array, "T nk dk"],
+    value: Float[Array, "T nv dv"],
+    log_decay: Float[Array, "T nv"],
+    write_strength: Float[Array, "T nv"],
+    states: Float[Array, "slots nv dv dk"],
+    segments: Segments,
+    *,
+    scale: float,
+    implementation: str | None = None,
+) -> tuple[Float[Array, "T nv dv"], Float[Array, "slots nv dv dk"]]:
+    """S_t = a_t S_{t-1} (I - e_t k_t k_t^T) + e_t v_t k_t^T and o_t = scale S_t q_t, segment by segment.
+
+    Args:
+        query, key: l2-normalised; value head h uses query and key head h // (nv / nk).
+        value: values.
+        log_decay: g = log a <= 0, float32 (float64 for float64 operands), as `states` and `write_strength`.
+        write_strength: e in 0..1 (beta in other texts).
+        states: the slots that segments name; S is [dv, dk] as in the paper.
+        segments: rows, slots and chunks.
+        scale: factor of the output.
+        implementation: "reference", "xla", or None for the best that can run.
+
+    Returns:
+        The outputs in the dtype of `value`, zero in rows of no segment, and the slots with the final states
+        written. A row is influenced by the rows of its own segment and by its initial state alone.
+
+    Raises:
+        ValueError: nv is not a multiple of nk.
+    """
+    if value.shape[1] % key.shape[1]:
+        raise ValueError(f"segmented_gdn: {value.shape[1]} value heads are not a multiple of {key.shape[1]} key heads")
+    return dispatch.run(
+        "segmented_gdn",
+        IMPLEMENTATIONS,
+        implementation,
+        query,
+        key,
+        value,
+        log_decay,
+        write_strength,
+        states,
+        segments,
+        scale=scale,
+    )

@@ -1,0 +1,20 @@
+"""What holds for every test: types checked at run time, no silent broadcasting or promotion, tests on the CPU."""
+
+import os
+
+# Before the packages are imported: every annotation becomes a check of shapes and dtypes.
+from jaxtyping import install_import_hook
+
+install_import_hook(["flide_jax", "pallas_kernels"], "beartype.beartype")
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax  # noqa: E402  after the environment is set
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+# Tiny models compile for longer than they run, and every worker compiles the same ones.
+jax.config.update("jax_compilation_cache_dir", os.path.join(os.path.dirname(__file__), "..", ".jax_cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+pytest_plugins = ["tests.oracle.fixtures"]
