@@ -8,6 +8,8 @@ from jaxtyping import install_import_hook
 install_import_hook(["flide_jax", "pallas_kernels"], "beartype.beartype")
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Small LAPACK solves spend their time waiting for threads when the workers share the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax  # noqa: E402  after the environment is set
 
@@ -17,4 +19,4 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_compilation_cache_dir", os.path.join(os.path.dirname(__file__), "..", ".jax_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
-pytest_plugins = ["tests.oracle.fixtures"]
+pytest_plugins = ["tests.oracle.fixtures", "tests.tiny_model"]

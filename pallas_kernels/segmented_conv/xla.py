@@ -22,8 +22,9 @@ def segmented_conv(
     rows, value_heads = write_logit.shape
     dtype = accumulation_dtype(mixed.dtype)
     taps = weights.taps.astype(dtype)
-    earlier = jnp.where(predecessors[:, :, None] < 0, 0, mixed[predecessors]).astype(dtype)
-    convolved = mixed.astype(dtype) * taps[None, :, -1] + jnp.einsum("tic,ci->tc", earlier, taps[:, :-1])
+    m = mixed.astype(dtype)  # before the gather: its transpose adds up rows, in this dtype
+    earlier = jnp.where(predecessors[:, :, None] < 0, 0, m[predecessors])
+    convolved = m * taps[None, :, -1] + jnp.einsum("tic,ci->tc", earlier, taps[:, :-1])
     activated = jax.nn.silu(convolved)
 
     key_channels = key_heads * key_dim

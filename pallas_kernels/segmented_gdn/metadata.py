@@ -18,7 +18,7 @@ class Segments:
     Segment s covers rows `begin[s]` to `begin[s] + length[s]`. It starts from the state in slot `initial_slot[s]`
     (-1: zero) and leaves its last state in slot `final_slot[s]` (-1: nowhere). This index is the whole fork of a
     recurrence (Eq. 4): many branches name the slot of one state and nothing is copied. Segments form levels: one
-    that reads a slot stands after the one that writes it, in this list and in the stream.
+    that reads a slot stands after the one that writes it, in this list and in the stream. A slot is written once.
 
     Chunk c holds `chunk_length[c]` (at most CHUNK_ROWS) rows from `chunk_begin[c]` on and belongs to segment
     `chunk_segment[c]`. The chunks of a segment are neighbours in the list. Unused entries have length 0.

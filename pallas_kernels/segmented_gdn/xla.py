@@ -1,25 +1,30 @@
-"""The gated delta rule chunk by chunk: runs anywhere and is differentiable."""
+"""The gated delta rule chunk by chunk: runs anywhere and is differentiable.
+
+Chunks are brought into a form without a state all at once; a scan carries the states from chunk to chunk, over those
+chunks alone whose state something reads; with the states known, all outputs are computed at once.
+"""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int32
 
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
-# State slots, the state of the segment that is being scanned, outputs so far.
-type _Carry = tuple[Array, Array, Array]
-
 
 class _Chunk(NamedTuple):
-    """The rows of one chunk, heads first; rows past its length are zero."""
+    """Chunks in the WY form, heads first. With the state S before a chunk,
 
-    query: Float[Array, "nv rows dk"]
-    key: Float[Array, "nv rows dk"]
-    value: Float[Array, "nv rows dv"]
-    log_decay: Float[Array, "nv rows"]
-    write_strength: Float[Array, "nv rows"]
+    V' = U - W S^T,   O = Q~ S^T + M V',   S <- a S + V'^T K~
+    """
+
+    u: Float[Array, "*C nv rows dv"]
+    w: Float[Array, "*C nv rows dk"]
+    query: Float[Array, "*C nv rows dk"]
+    mix: Float[Array, "*C nv rows rows"]
+    key: Float[Array, "*C nv rows dk"]
+    decay: Float[Array, "*C nv"]
 
 
 def segmented_gdn(
@@ -33,81 +38,112 @@ def segmented_gdn(
     *,
     scale: float,
 ) -> tuple[Float[Array, "T nv dv"], Float[Array, "slots nv dv dk"]]:
-    """See `api.segmented_gdn`. Scans the chunk list; an unused entry costs nothing."""
-    rows, value_heads, value_dim = value.shape
-    slot_count = states.shape[0]
-    group = value_heads // key.shape[1]
-    offsets = jnp.arange(CHUNK_ROWS, dtype=jnp.int32)
+    """See `api.segmented_gdn`."""
+    rows, group = value.shape[0], value.shape[1] // key.shape[1]
+    segment, begin, length = map(jnp.asarray, (segments.chunk_segment, segments.chunk_begin, segments.chunk_length))
+    offsets = jnp.arange(CHUNK_ROWS, dtype=jnp.int32)[None]
+    # `rows` stands for no row: it gathers a zero and drops on scatter. Zero rows leave a state as it is.
+    chunk_rows = jnp.where(offsets < length[:, None], begin[:, None] + offsets, rows)
 
-    def one_chunk(carry: _Carry, chunk: tuple[Array, ...]) -> tuple[_Carry, None]:
-        slots, state, out = carry
-        segment, begin, length = chunk
-        segment_begin = segments.begin[segment]
-        inside = offsets < length
-        chunk_rows = jnp.where(inside, begin + offsets, rows)  # `rows`: gathers a zero, drops on scatter
+    def take(x: Array) -> Array:
+        taken = x.astype(states.dtype).at[chunk_rows].get(mode="fill", fill_value=0)
+        return jnp.moveaxis(taken, 1, 2)
 
-        def take(x: Array) -> Array:
-            taken = x.at[chunk_rows].get(mode="fill", fill_value=0)
-            return jnp.moveaxis(taken, 0, 1).astype(states.dtype)
+    chunks = _wy_form(
+        scale * jnp.repeat(take(query), group, axis=1),
+        jnp.repeat(take(key), group, axis=1),
+        take(value),
+        take(log_decay),
+        take(write_strength),
+    )
+    begins = begin == segments.begin[segment]
+    ends = begin + length == segments.begin[segment] + segments.length[segment]
+    initial = segments.initial_slot[segment]
+    final = jnp.where(ends & (length > 0), segments.final_slot[segment], -1)
+    # Read later: the state after a chunk that others follow (a full one), or that a slot keeps.
+    read_later = (length > 0) & (~ends | (final >= 0))
 
-        initial = segments.initial_slot[segment]
-        fresh = jnp.where(initial < 0, 0, slots[initial])
-        state = jnp.where(begin == segment_begin, fresh, state)
-
-        def compute(state: Array) -> tuple[Array, Array]:
-            return _chunk_step(
-                state,
-                _Chunk(
-                    query=scale * jnp.repeat(take(query), group, axis=0),
-                    key=jnp.repeat(take(key), group, axis=0),
-                    value=take(value),
-                    log_decay=take(log_decay),
-                    write_strength=take(write_strength),
-                ),
-            )
-
-        def skip(state: Array) -> tuple[Array, Array]:
-            return state, jnp.zeros((value_heads, CHUNK_ROWS, value_dim), states.dtype)
-
-        state, chunk_out = jax.lax.cond(length > 0, compute, skip, state)
-        out = out.at[chunk_rows].set(jnp.moveaxis(chunk_out, 1, 0).astype(out.dtype), mode="drop")
-        ends = (length > 0) & (begin + length == segment_begin + segments.length[segment])
-        final = jnp.where(ends, segments.final_slot[segment], -1)
-        slots = slots.at[jnp.where(final < 0, slot_count, final)].set(state, mode="drop")
-        return (slots, state, out), None
-
-    carry = (states, jnp.zeros(states.shape[1:], states.dtype), jnp.zeros_like(value))
-    chunks = tuple(map(jnp.asarray, (segments.chunk_segment, segments.chunk_begin, segments.chunk_length)))
-    (states, _, out), _ = jax.lax.scan(one_chunk, carry, chunks)
-    return out, states
+    before, states = _scan_states(chunks, states, begins, initial, final, read_later, rows // CHUNK_ROWS)
+    corrected = chunks.u - _product("chik,chvk->chiv", chunks.w, before)
+    out = _product("chik,chvk->chiv", chunks.query, before) + _product("chij,chjv->chiv", chunks.mix, corrected)
+    out = jnp.moveaxis(out, 2, 1).astype(value.dtype)
+    return jnp.zeros_like(value).at[chunk_rows].set(out, mode="drop"), states
 
 
-def _chunk_step(
-    state: Float[Array, "nv dv dk"], chunk: _Chunk
-) -> tuple[Float[Array, "nv dv dk"], Float[Array, "nv rows dv"]]:
-    """All rows of a chunk at once (the WY form): with c the cumulative log decay and L_ij = exp(c_i - c_j), i >= j,
+def _scan_states(
+    chunks: _Chunk,
+    states: Float[Array, "slots nv dv dk"],
+    begins: Bool[Array, " C"],
+    initial: Int32[Array, " C"],
+    final: Int32[Array, " C"],
+    read_later: Bool[Array, " C"],
+    full_chunks: int,
+) -> tuple[Float[Array, "C nv dv dk"], Float[Array, "slots nv dv dk"]]:
+    """The state before every chunk, and the slots after all of them. `full_chunks` bounds those of CHUNK_ROWS rows."""
+    count, slots = read_later.shape[0], states.shape[0]
+    # At most one chunk for each slot is kept at the end of a segment.
+    scanned = jnp.nonzero(read_later, size=min(count, full_chunks + slots), fill_value=count)[0]
+    begins_there, initial_there, final_there = (
+        x.at[scanned].get(mode="fill", fill_value=fill) for x, fill in ((begins, False), (initial, -1), (final, -1))
+    )
+
+    def start(table: Array, slot: Array) -> Array:
+        return jnp.where((slot < 0).reshape(*slot.shape, 1, 1, 1), 0, table[slot])
+
+    def one_chunk(
+        carry: tuple[Array, Array], item: tuple[_Chunk, Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], Array]:
+        table, state = carry
+        chunk, begins, initial, final = item
+        state = jnp.where(begins, start(table, initial), state)
+        corrected = chunk.u - _product("hik,hvk->hiv", chunk.w, state)
+        state = chunk.decay[:, None, None] * state + _product("hiv,hik->hvk", corrected, chunk.key)
+        table = table.at[jnp.where(final < 0, slots, final)].set(state, mode="drop")
+        return (table, state), state
+
+    items = (
+        jax.tree.map(lambda x: x.at[scanned].get(mode="fill", fill_value=0), chunks),
+        begins_there,
+        initial_there,
+        final_there,
+    )
+    (states, _), after = jax.lax.scan(one_chunk, (states, jnp.zeros_like(states[0])), items)
+    # A chunk that begins no segment follows one that is scanned; a slot is written before it is read, and once.
+    kept = read_later.astype(jnp.int32)
+    previous = jnp.maximum(jnp.cumsum(kept) - kept - 1, 0)
+    before = jnp.where(begins[:, None, None, None], start(states, initial), after[previous])
+    return before, states
+
+
+def _wy_form(
+    q: Float[Array, "C nv rows dk"],
+    k: Float[Array, "C nv rows dk"],
+    v: Float[Array, "C nv rows dv"],
+    g: Float[Array, "C nv rows"],
+    e: Float[Array, "C nv rows"],
+) -> _Chunk:
+    """With c the cumulative log decay of a chunk and L_ij = exp(c_i - c_j) for i >= j, zero above:
 
     A_ij = e_i (k_i . k_j) L_ij for i > j,   (I + A) U = e V,   (I + A) W = e exp(c) K
-    V' = U - W S^T,   O = exp(c) Q S^T + (Q K^T * L) V',   S <- exp(c_last) S + V'^T (exp(c_last - c) K)
+    Q~ = exp(c) Q,   M = Q K^T * L,   K~ = exp(c_last - c) K,   a = exp(c_last)
     """
-    q, k, v, g, e = chunk
-    rows = k.shape[1]
-    c = jnp.cumsum(g, axis=1)
-    lower = jnp.tril(jnp.ones((rows, rows), bool))[None]
+    rows = k.shape[2]
+    c = jnp.cumsum(g, axis=2)
+    lower = jnp.tril(jnp.ones((rows, rows), bool))[None, None]
     # The mask comes before exp: above the diagonal the difference is positive and may overflow.
-    decay = jnp.exp(jnp.where(lower, c[:, :, None] - c[:, None, :], -jnp.inf))
-    system = jnp.tril(e[:, :, None] * _product("hik,hjk->hij", k, k) * decay, -1)
-    right = jnp.concatenate([e[:, :, None] * v, (e * jnp.exp(c))[:, :, None] * k], axis=-1)
+    decay = jnp.exp(jnp.where(lower, c[..., :, None] - c[..., None, :], -jnp.inf))
+    system = jnp.tril(e[..., None] * _product("chik,chjk->chij", k, k) * decay, -1)
+    right = jnp.concatenate([e[..., None] * v, (e * jnp.exp(c))[..., None] * k], axis=-1)
     # unit_diagonal: the ones of I + A are implied
     solved = jax.scipy.linalg.solve_triangular(system, right, lower=True, unit_diagonal=True)
-    u, w = jnp.split(solved, [v.shape[-1]], axis=-1)
-
-    corrected = u - _product("hik,hvk->hiv", w, state)
-    from_state = jnp.exp(c)[:, :, None] * _product("hik,hvk->hiv", q, state)
-    out = from_state + _product("hij,hjv->hiv", _product("hik,hjk->hij", q, k) * decay, corrected)
-    remaining = jnp.exp(c[:, -1:] - c)[:, :, None] * k
-    state = jnp.exp(c[:, -1])[:, None, None] * state + _product("hiv,hik->hvk", corrected, remaining)
-    return state, out
+    return _Chunk(
+        u=solved[..., : v.shape[-1]],
+        w=solved[..., v.shape[-1] :],
+        query=jnp.exp(c)[..., None] * q,
+        mix=_product("chik,chjk->chij", q, k) * decay,
+        key=jnp.exp(c[..., -1:] - c)[..., None] * k,
+        decay=jnp.exp(c[..., -1]),
+    )
 
 
 def _product(subscripts: str, left: Array, right: Array) -> Array:

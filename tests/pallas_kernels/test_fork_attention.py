@@ -1,0 +1,116 @@
+"""Fork attention: every implementation against Eq. 3 written out in numpy, and what must not influence a row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.fork_attention.api import IMPLEMENTATIONS, KeySpans, fork_attention
+from tests.tolerances import OPERATOR, assert_close
+from tests.trees import laid_out, plan_of
+
+HEADS = {"one head": (1, 1), "grouped": (6, 2), "one key head": (4, 1)}
+
+
+def operands(stream_rows: int, heads: tuple[int, int], dtype: str, *, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    query_heads, key_heads = heads
+    shapes = ((stream_rows, query_heads, 16), (stream_rows, key_heads, 16), (stream_rows, key_heads, 16))
+    return tuple(jnp.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes)
+
+
+def round_of_three(seed: int = 0):
+    rng = np.random.default_rng(seed)
+    return laid_out([plan_of(70, [5, 66], rng), plan_of(1, [1], rng), plan_of(130, [3, 64, 1], rng)])
+
+
+def eq3(stream, query, key, value, scale: float) -> np.ndarray:
+    """Row by row in float64 from requests, branches and token indices: knows nothing of spans."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    request = stream.piece_request[stream.token_piece]
+    branch = np.where(stream.piece_parent < 0, -1, np.arange(stream.piece_parent.size))[stream.token_piece]
+    group = query.shape[1] // key.shape[1]
+    out = np.zeros((stream.tokens.size, *query.shape[1:]))
+    for x in range(stream.tokens.size):
+        sees = (request == request[x]) & ((branch == -1) | (branch == branch[x]))
+        sees = np.flatnonzero(sees & (stream.token_index <= stream.token_index[x]))
+        for head in range(query.shape[1]):
+            scores = scale * key[sees, head // group] @ query[x, head]
+            weights = np.exp(scores - scores.max())
+            out[x, head] = weights @ value[sees, head // group] / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("dtype", OPERATOR)
+def test_equals_the_equation(implementation, heads, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        stream, metadata = round_of_three()
+        query, key, value = operands(metadata.tokens.size, heads, dtype)
+        out = fork_attention(query, key, value, metadata.spans, scale=0.25, implementation=implementation)
+        assert out.dtype == query.dtype
+        rows = stream.tokens.size
+        assert_close(out[:rows], eq3(stream, query, key, value, 0.25), OPERATOR[dtype])
+        assert not np.asarray(out[rows:], np.float64).any(), "padding rows see nothing and must be zero"
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
+def test_rows_outside_the_spans_have_no_influence(implementation, poison):
+    stream, metadata = round_of_three()
+    query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
+    clean = fork_attention(query, key, value, metadata.spans, scale=0.25, implementation=implementation)
+    request = stream.piece_request[stream.token_piece]
+    others = np.concatenate([request != 0, np.ones(metadata.tokens.size - request.size, bool)])
+    query, key, value = (jnp.where(others[:, None, None], poison, x) for x in (query, key, value))
+    poisoned = fork_attention(query, key, value, metadata.spans, scale=0.25, implementation=implementation)
+    np.testing.assert_array_equal(np.asarray(poisoned)[~others], np.asarray(clean)[~others])
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_visible_nan_is_not_hidden(implementation):
+    stream, metadata = round_of_three()
+    query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
+    value = value.at[69].set(jnp.nan)  # last row of the first state: its branches see it, no other state row does
+    out = fork_attention(query, key, value, metadata.spans, scale=0.25, implementation=implementation)
+    broken = np.isnan(np.asarray(out)).any(axis=(1, 2))[: stream.tokens.size]
+    sees = (stream.piece_request[stream.token_piece] == 0) & (stream.token_index >= 69)
+    np.testing.assert_array_equal(broken, sees)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_some_rows_equal_the_same_rows_of_all(implementation):
+    _, metadata = round_of_three()
+    query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
+    rows = jnp.array([339, 0, 75, 75], jnp.int32)
+    whole = fork_attention(query, key, value, metadata.spans, scale=0.25, implementation=implementation)
+    spans = KeySpans(**{name: jnp.asarray(span) for name, span in vars(metadata.spans).items()}).of_rows(rows)
+    some = fork_attention(query[rows], key, value, spans, scale=0.25, implementation=implementation)
+    assert_close(some, whole[rows], OPERATOR["float32"])
+
+
+def test_gradient_flows_and_is_that_of_the_reference():
+    with jax.enable_x64(True):
+        _, metadata = round_of_three()
+        arguments = operands(metadata.tokens.size, (6, 2), "float64")
+
+        def loss(implementation):
+            def of(arguments):
+                out = fork_attention(*arguments, metadata.spans, scale=0.25, implementation=implementation)
+                return jnp.sum(jnp.sin(out))
+
+            return of
+
+        found, expected = jax.grad(loss("xla"))(arguments), jax.grad(loss("reference"))(arguments)
+        for a, b in zip(found, expected, strict=True):
+            assert_close(a, b, 1e-12)
+
+
+def test_refuses_heads_that_do_not_group_and_unknown_names():
+    _, metadata = round_of_three()
+    query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
+    with pytest.raises(ValueError, match="5 query heads are not a multiple of 2 key heads"):
+        fork_attention(query[:, :5], key, value, metadata.spans, scale=1.0)
+    with pytest.raises(ValueError, match="implementation must be one of reference, xla"):
+        fork_attention(query, key, value, metadata.spans, scale=1.0, implementation="cuda")

@@ -1,0 +1,160 @@
+"""The gated delta rule: every implementation against a numpy recurrence over each question's whole text."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.segmented_gdn.api import IMPLEMENTATIONS, Segments, segmented_gdn
+from tests.tolerances import OPERATOR, assert_close
+from tests.trees import laid_out, plan_of
+
+KEY_HEADS, KEY_DIM, VALUE_HEADS, VALUE_DIM = 2, 16, 6, 24
+SCALE = KEY_DIM**-0.5
+# A chunk multiplies out what the recurrence does step by step, so errors of a whole chunk meet in one row.
+TOLERANCE = {name: 4 * value for name, value in OPERATOR.items()}
+
+
+def operands(rows: int, dtype: str, *, decay: float = 0.1):
+    rng = np.random.default_rng(2)
+    small = "float64" if dtype == "float64" else "float32"
+    query, key = (rng.standard_normal((rows, KEY_HEADS, KEY_DIM)) for _ in range(2))
+    query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
+    value = rng.standard_normal((rows, VALUE_HEADS, VALUE_DIM))
+    log_decay = -decay * rng.random((rows, VALUE_HEADS))
+    write_strength = rng.random((rows, VALUE_HEADS))
+    return (
+        *(jnp.asarray(x).astype(dtype) for x in (query, key, value)),
+        *(jnp.asarray(x).astype(small) for x in (log_decay, write_strength)),
+    )
+
+
+def round_of_three():
+    rng = np.random.default_rng(0)
+    return laid_out([plan_of(129, [5, 66], rng), plan_of(1, [1], rng), plan_of(63, [64, 65, 3], rng)])
+
+
+def slots(metadata, dtype: str):
+    small = "float64" if dtype == "float64" else "float32"
+    return jnp.zeros((metadata.segments.slots, VALUE_HEADS, VALUE_DIM, KEY_DIM), small)
+
+
+def run(metadata, arguments, dtype, implementation, *, states=None):
+    states = slots(metadata, dtype) if states is None else states
+    segments = jax.tree.map(jnp.asarray, metadata.segments)
+    return segmented_gdn(*arguments, states, segments, scale=SCALE, implementation=implementation)
+
+
+def recurrence_alone(stream, arguments) -> tuple[np.ndarray, np.ndarray]:
+    """Each piece behind its whole state, token by token from zero, float64: outputs [T, nv, dv] and last states."""
+    query, key, value, log_decay, write_strength = (np.asarray(x, np.float64) for x in arguments)
+    out = np.zeros((stream.tokens.size, VALUE_HEADS, VALUE_DIM))
+    last = np.zeros((stream.piece_length.size, VALUE_HEADS, VALUE_DIM, KEY_DIM))
+    for piece, parent in enumerate(stream.piece_parent):
+        text = np.concatenate([np.flatnonzero(stream.token_piece == p) for p in (parent, piece)])
+        for head in range(VALUE_HEADS):
+            state, key_head = np.zeros((VALUE_DIM, KEY_DIM)), head // (VALUE_HEADS // KEY_HEADS)
+            for t in text:
+                k, e = key[t, key_head], write_strength[t, head]
+                state = np.exp(log_decay[t, head]) * (state - e * np.outer(state @ k, k)) + e * np.outer(
+                    value[t, head], k
+                )
+                out[t, head] = SCALE * state @ query[t, key_head]
+            last[piece, head] = state
+    return out, last
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", OPERATOR)
+def test_equals_the_recurrence_of_each_whole_text(implementation, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        stream, metadata = round_of_three()
+        arguments = operands(metadata.tokens.size, dtype)
+        out, states = run(metadata, arguments, dtype, implementation)
+        expected, last = recurrence_alone(stream, arguments)
+        rows = stream.tokens.size
+        assert out.dtype == arguments[2].dtype
+        assert_close(out[:rows], expected, TOLERANCE[dtype])
+        assert not np.asarray(out[rows:], np.float64).any()
+        assert_close(states[:3], last[:3], TOLERANCE[dtype])
+        assert not np.asarray(states[3:]).any(), "no segment names these slots"
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_fast_decay_does_not_overflow(implementation):
+    with jax.enable_x64(True):
+        stream, metadata = round_of_three()
+        arguments = operands(metadata.tokens.size, "float64", decay=60.0)  # e^(64 * 60) is far beyond float64
+        out, _ = run(metadata, arguments, "float64", implementation)
+        assert_close(out[: stream.tokens.size], recurrence_alone(stream, arguments)[0], 1e-11)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_starts_from_the_slot_that_a_segment_names(implementation):
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(3)
+        stream, metadata = laid_out([plan_of(100, [7], rng)])
+        arguments = operands(metadata.tokens.size, "float64")
+        whole, whole_states = run(metadata, arguments, "float64", implementation)
+
+        def column(*values):
+            return jnp.array(values, jnp.int32)
+
+        # The same rows again, the first 70 left out: the state after them is given in slot 1.
+        middle = Segments(
+            column(0), column(70), column(-1), column(1), column(0, 0), column(0, 64), column(64, 6), slots=2
+        )
+        states = jnp.zeros((2, VALUE_HEADS, VALUE_DIM, KEY_DIM))
+        _, states = segmented_gdn(*arguments, states, middle, scale=SCALE, implementation=implementation)
+        rest = Segments(
+            column(70, 100),
+            column(30, 7),
+            column(1, 0),
+            column(0, -1),
+            column(0, 1),
+            column(70, 100),
+            column(30, 7),
+            slots=2,
+        )
+        out, states = segmented_gdn(*arguments, states, rest, scale=SCALE, implementation=implementation)
+        assert_close(out[70:107], whole[70:107], 1e-13)
+        assert_close(states[0], whole_states[0], 1e-13)
+        assert not np.asarray(out[:70]).any()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_rows_of_others_have_no_influence(implementation):
+    stream, metadata = round_of_three()
+    arguments = operands(metadata.tokens.size, "float32")
+    clean, clean_states = run(metadata, arguments, "float32", implementation)
+    mine = np.zeros(metadata.tokens.size, bool)
+    mine[: stream.tokens.size] = stream.piece_request[stream.token_piece] == 2
+    poisoned = tuple(jnp.where(mine.reshape(-1, *(1,) * (x.ndim - 1)), x, jnp.nan) for x in arguments)
+    out, states = run(metadata, poisoned, "float32", implementation)
+    np.testing.assert_array_equal(np.asarray(out)[mine], np.asarray(clean)[mine])
+    np.testing.assert_array_equal(np.asarray(states)[2], np.asarray(clean_states)[2])
+
+
+def test_gradient_is_that_of_the_reference():
+    with jax.enable_x64(True):
+        _, metadata = round_of_three()
+        arguments = operands(metadata.tokens.size, "float64")
+
+        def loss(implementation):
+            def of(arguments):
+                out, states = run(metadata, arguments, "float64", implementation)
+                return jnp.sum(jnp.sin(out)) + jnp.sum(jnp.cos(states))
+
+            return of
+
+        found, expected = jax.grad(loss("xla"))(arguments), jax.grad(loss("reference"))(arguments)
+        for a, b in zip(found, expected, strict=True):
+            assert_close(a, b, 1e-11)
+
+
+def test_refuses_heads_that_do_not_group():
+    _, metadata = round_of_three()
+    query, key, value, *gates = operands(metadata.tokens.size, "float32")
+    with pytest.raises(ValueError, match="5 value heads are not a multiple of 2 key heads"):
+        arguments = (query, key, value[:, :5], *(x[:, :5] for x in gates))
+        run(metadata, arguments, "float32", "xla", states=slots(metadata, "float32")[:, :5])
