@@ -1,0 +1,11 @@
+"""From plans to the arrays of one round: numpy only, no loop over tokens or branches.
+
+Reading order: `stream` (Eq. 2), `ranges` (Eq. 3), `segments` (Eq. 4), `capacity`, `metadata`, `rounds`.
+"""
+
+from flide_jax.layout.capacity import Capacity, Demand, Ladder
+from flide_jax.layout.metadata import MetadataLayout, RoundMetadata
+from flide_jax.layout.rounds import form_rounds
+from flide_jax.layout.stream import Stream, lay_out
+
+__all__ = ["Capacity", "Demand", "Ladder", "MetadataLayout", "RoundMetadata", "Stream", "form_rounds", "lay_out"]

@@ -1,0 +1,126 @@
+"""Capacities: the sizes an executable is compiled for, and the ladder from which the smallest that fits is taken."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from flide_jax.layout.stream import Stream
+from flide_jax.prompts.plan import Plan
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
+
+
+@dataclasses.dataclass(frozen=True)
+class Demand:
+    """What a set of requests needs of a capacity. Demands of requests add up to the demand of their round."""
+
+    tokens: int
+    requests: int
+    branches: int
+    reads: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Demand":
+        """The demand of one request."""
+        return cls(
+            tokens=int(plan.state.size + plan.branches.size),
+            requests=1,
+            branches=int(plan.branch_lengths.size),
+            reads=int(plan.read_branches.size),
+        )
+
+    @classmethod
+    def of_stream(cls, stream: Stream) -> "Demand":
+        """The demand of a round that is laid out."""
+        return cls(
+            tokens=stream.tokens.size,
+            requests=stream.requests,
+            branches=stream.piece_length.size - stream.requests,
+            reads=stream.read_rows.size,
+        )
+
+    def __add__(self, other: "Demand") -> "Demand":
+        return Demand(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Capacity:
+    """Sizes of one executable: stream rows (T), requests and state slots (R), branches (Q), read rows."""
+
+    tokens: int
+    requests: int
+    branches: int
+    reads: int
+
+    @property
+    def segments(self) -> int:
+        """G: a state for each request, and the branches."""
+        return self.requests + self.branches
+
+    @property
+    def chunks(self) -> int:
+        """C: enough for any cut of the rows, since each segment wastes less than one chunk."""
+        return self.tokens // CHUNK_ROWS + self.segments
+
+    @classmethod
+    def of_tokens(cls, tokens: int) -> "Capacity":
+        """A rung of the ladder: a branch for every 32 tokens and 16 more, at most 64 requests."""
+        branches = tokens // 32 + 16
+        requests = min(64, branches)
+        return cls(tokens=tokens, requests=requests, branches=branches, reads=requests + branches)
+
+    def fits(self, demand: Demand) -> bool:
+        """Whether a round of this demand runs in this capacity."""
+        return (
+            demand.tokens <= self.tokens
+            and demand.requests <= self.requests
+            and demand.branches <= self.branches
+            and demand.reads <= self.reads
+        )
+
+
+def _fine_steps() -> tuple[int, ...]:
+    steps = ((64, 1_024), (128, 4_096), (256, 8_192), (512, 16_384))
+    starts = (64, *(end + step for (step, _), (_, end) in zip(steps[1:], steps, strict=False)))
+    return tuple(
+        itertools.chain.from_iterable(
+            range(start, end + 1, step) for start, (step, end) in zip(starts, steps, strict=True)
+        )
+    )
+
+
+# Rungs in tokens. Padding is what costs on an accelerator, compilation is what costs on a CPU.
+RUNGS = {"fine": _fine_steps(), "coarse": (128, 256, 512, 1_024, 2_048, 4_096)}
+# An oversize request is rounded up to this many tokens, so that a growing one does not compile at every step.
+OVERSIZE_STEP = 2_048
+
+
+class Ladder:
+    """The capacities an engine compiles, smallest first."""
+
+    def __init__(self, rungs: Sequence[int]) -> None:
+        """Rungs: stream lengths in tokens, ascending. Raises ValueError otherwise."""
+        if not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
+            raise ValueError(f"capacities must be ascending positive token counts, got {list(rungs)}")
+        self.capacities = tuple(Capacity.of_tokens(tokens) for tokens in rungs)
+
+    @property
+    def largest(self) -> Capacity:
+        """The capacity that bounds a round of several requests."""
+        return self.capacities[-1]
+
+    def smallest_for(self, demand: Demand) -> Capacity:
+        """The smallest capacity that fits; for a demand over the largest, one of its own, rounded up."""
+        for capacity in self.capacities:
+            if capacity.fits(demand):
+                return capacity
+        rung = Capacity.of_tokens(max(self.largest.tokens, _round_up(demand.tokens, OVERSIZE_STEP)))
+        return Capacity(
+            tokens=rung.tokens,
+            requests=max(rung.requests, demand.requests),
+            branches=max(rung.branches, _round_up(demand.branches, 64)),
+            reads=max(rung.reads, _round_up(demand.reads, 64)),
+        )
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -1,0 +1,83 @@
+"""Capacities and rounds: what fits, what is smallest, what is split."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flide_jax.layout import Capacity, Demand, Ladder, MetadataLayout, form_rounds, lay_out
+from flide_jax.layout.capacity import RUNGS
+from tests.trees import plan_of, trees
+
+COUNTS = st.integers(0, 20_000)
+
+
+def test_fine_rungs_end_where_promised():
+    rungs = RUNGS["fine"]
+    assert rungs[0] == 64 and rungs[-1] == 16_384 and list(rungs) == sorted(set(rungs))
+    steps = {1_024: 64, 4_096: 128, 8_192: 256, 16_384: 512}
+    for low, high in zip(rungs, rungs[1:], strict=False):
+        assert high - low == next(step for end, step in steps.items() if high <= end)
+
+
+@given(st.builds(Demand, tokens=COUNTS, requests=st.integers(1, 100), branches=COUNTS, reads=COUNTS))
+def test_smallest_that_fits(demand):
+    ladder = Ladder(RUNGS["fine"])
+    capacity = ladder.smallest_for(demand)
+    assert capacity.fits(demand)
+    smaller = [other for other in ladder.capacities if other.tokens < capacity.tokens]
+    assert not any(other.fits(demand) for other in smaller)
+
+
+def test_a_demand_over_the_ladder_gets_a_capacity_of_its_own_that_neighbours_share():
+    ladder = Ladder((128, 256))
+    sizes = {ladder.smallest_for(Demand(tokens, 1, 3, 3)) for tokens in range(2_049, 4_097, 64)}
+    assert len(sizes) == 1 and sizes.pop().tokens == 4_096
+
+
+def test_many_tiny_branches_fit_a_capacity_of_more_tokens():
+    capacity = Ladder((128, 256)).smallest_for(Demand(tokens=100, requests=1, branches=100, reads=100))
+    assert capacity.branches >= 100
+
+
+def test_ladders_ascend():
+    for rungs in [(), (128, 128), (256, 128), (0, 64)]:
+        with pytest.raises(ValueError, match="ascending positive token counts"):
+            Ladder(rungs)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=40))
+def test_rounds_keep_the_order_and_the_limit(tokens):
+    largest = Capacity.of_tokens(256)
+    demands = [Demand(n, 1, 1, 1) for n in tokens]
+    rounds = form_rounds(demands, largest)
+    assert [i for members in rounds for i in members] == list(range(len(tokens)))
+    for members in rounds:
+        total = sum(tokens[i] for i in members)
+        assert total <= 256 or len(members) == 1
+    for members, following in zip(rounds, rounds[1:], strict=False):
+        total = sum(tokens[i] for i in members)
+        full = len(members) == largest.requests or len(members) == largest.branches
+        assert full or total + tokens[following[0]] > 256, "the next request would have fitted"
+
+
+@given(trees())
+def test_metadata_survives_the_buffer(plans):
+    stream = lay_out(plans)
+    layout = MetadataLayout(Capacity.of_tokens(1_024 * 3), conv_taps=4)
+    buffer = layout.pack(stream)
+    assert buffer.dtype == np.int32 and buffer.size == layout.size
+    metadata, rows = layout.unpack(buffer), stream.tokens.size
+    np.testing.assert_array_equal(metadata.tokens[:rows], stream.tokens)
+    np.testing.assert_array_equal(metadata.rotary_positions[:, :rows], np.tile(stream.token_index, (3, 1)))
+    np.testing.assert_array_equal(metadata.read_rows[: stream.read_rows.size], stream.read_rows)
+    assert (metadata.spans.state_end[rows:] == metadata.spans.state_begin[rows:]).all()
+    assert (metadata.spans.own_end[rows:] == metadata.spans.own_begin[rows:]).all()
+    assert (metadata.predecessors[rows:] == -1).all()
+    assert metadata.segments.length.sum() == rows and metadata.segments.chunk_length.sum() == rows
+
+
+def test_a_round_over_the_capacity_is_refused():
+    stream = lay_out([plan_of(100, [40], np.random.default_rng(0))])
+    with pytest.raises(ValueError, match=r"tokens of shape \(140,\) does not fit"):
+        MetadataLayout(Capacity.of_tokens(128), 4).pack(stream)

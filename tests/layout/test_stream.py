@@ -1,0 +1,94 @@
+"""The stream and everything derived from it against loops over tokens, on random trees."""
+
+import dataclasses
+
+import numpy as np
+from hypothesis import given
+
+from flide_jax.layout.ranges import key_spans, predecessors
+from flide_jax.layout.segments import segments
+from flide_jax.layout.stream import lay_out
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
+from tests.trees import plan_of, trees
+
+
+def rows_of_texts(plans) -> list[list[list[int]]]:
+    """For each plan and branch, the stream rows of its whole text s + q_i, by Eq. 2 read literally."""
+    states, row = [], 0
+    for plan in plans:
+        states.append(list(range(row, row + plan.state.size)))
+        row += plan.state.size
+    texts = []
+    for state, plan in zip(states, plans, strict=True):
+        texts.append([])
+        for length in plan.branch_lengths:
+            texts[-1].append(state + list(range(row, row + length)))
+            row += length
+    return texts
+
+
+@given(trees())
+def test_every_text_stands_in_the_stream(plans):
+    stream = lay_out(plans)
+    reads = iter(stream.read_rows)
+    for plan, texts in zip(plans, rows_of_texts(plans), strict=True):
+        for i, rows in enumerate(texts):
+            np.testing.assert_array_equal(stream.tokens[rows], plan.alone(i).state)
+            np.testing.assert_array_equal(stream.token_index[rows], np.arange(len(rows)))
+            assert next(reads) == rows[-1]
+    assert stream.tokens.size == sum(plan.tokens for plan in plans)
+
+
+@given(trees())
+def test_spans_show_each_row_its_own_text_so_far(plans):
+    stream = lay_out(plans)
+    spans = key_spans(stream)
+    for texts in rows_of_texts(plans):
+        for rows in texts:
+            for t, row in enumerate(rows):
+                state = range(spans.state_begin[row], spans.state_end[row])
+                own = range(spans.own_begin[row], spans.own_end[row])
+                assert [*state, *own] == rows[: t + 1]
+
+
+@given(trees())
+def test_predecessors_are_the_rows_before_in_the_text(plans):
+    stream = lay_out(plans)
+    found = predecessors(stream, taps=4)
+    for texts in rows_of_texts(plans):
+        for rows in texts:
+            behind = [-1, -1, -1, *rows]
+            for t, row in enumerate(rows):
+                assert list(found[row]) == behind[t : t + 3]
+
+
+@given(trees())
+def test_segments_scan_each_text_once_from_its_state(plans):
+    stream = lay_out(plans)
+    found = segments(stream)
+    written: dict[int, list[int]] = {}
+    scanned = []
+    for s in range(found.begin.size):
+        rows = list(range(found.begin[s], found.begin[s] + found.length[s]))
+        before = written[int(found.initial_slot[s])] if found.initial_slot[s] >= 0 else []
+        if found.final_slot[s] >= 0:
+            written[int(found.final_slot[s])] = before + rows
+        else:
+            scanned.append(before + rows)
+        chunks = np.flatnonzero(found.chunk_segment == s)
+        covered = [
+            row for c in chunks for row in range(found.chunk_begin[c], found.chunk_begin[c] + found.chunk_length[c])
+        ]
+        assert covered == rows
+        assert all(found.chunk_length[chunks[:-1]] == CHUNK_ROWS)
+    assert scanned == [rows for texts in rows_of_texts(plans) for rows in texts]
+    assert found.slots == len(plans)
+
+
+def test_reads_of_states_and_several_reads_of_a_branch():
+    rng = np.random.default_rng(0)
+    plan = plan_of(5, [3, 2], rng)
+    both = dataclasses.replace(plan, read_branches=np.int32([-1, 0, 0, 1]), read_offsets=np.int32([4, 0, 2, 1]))
+    stream = lay_out([plan_of(2, [1], rng), both])
+    assert list(stream.read_rows) == [7, 6, 8, 10, 12]
+    assert list(stream.reads_per_request) == [1, 4]
