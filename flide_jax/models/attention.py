@@ -1,0 +1,71 @@
+"""Gated softmax attention over a forked stream (paper Eq. 3)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int32
+
+from flide_jax.models.layers import RotaryConfig, RotaryTable, linear, rms_norm, rotate
+from flide_jax.models.params import Param
+from pallas_kernels import KeySpans, fork_attention
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig:
+    """Sizes: H query heads, KV key heads, D dims of a head, and the rotary positions."""
+
+    query_heads: int
+    key_heads: int
+    head_dim: int
+    rotary: RotaryConfig
+
+
+@struct.dataclass
+class AttentionParams:
+    """Rows of `in_proj` are [query | gate | key | value], heads contiguous in each."""
+
+    in_proj: Param  # [(2H + 2KV) D, d]
+    query_norm: Param  # [D]
+    key_norm: Param  # [D]
+    out_proj: Param  # [d, H D]
+
+
+def gated_attention(
+    params: AttentionParams,
+    hidden: Float[Array, "T d"],
+    rotary: RotaryTable,
+    spans: KeySpans,
+    config: AttentionConfig,
+    *,
+    rows: Int32[Array, " N"] | None = None,
+    epsilon: float,
+    implementation: str | None = None,
+) -> Float[Array, "N d"]:
+    """Attention with normed queries and keys and a sigmoid gate on its output.
+
+    Every row of `hidden` gives a key and a value. Queries, gate and output are computed at `rows` only, or
+    everywhere (N = T) when it is None. Norms and rotation are float32 at least.
+    """
+    heads, key_heads, head_dim = config.query_heads, config.key_heads, config.head_dim
+    if rows is None:
+        projected = linear(hidden, params.in_proj)
+        query, gate, key, value = jnp.split(
+            projected, [heads * head_dim, 2 * heads * head_dim, (2 * heads + key_heads) * head_dim], axis=1
+        )
+        query_rotary = rotary
+    else:
+        key, value = jnp.split(linear(hidden, params.in_proj[2 * heads * head_dim :]), 2, axis=1)
+        query, gate = jnp.split(linear(hidden[rows], params.in_proj[: 2 * heads * head_dim]), 2, axis=1)
+        query_rotary, spans = rotary.of_rows(rows), spans.of_rows(rows)
+
+    query = query.reshape(-1, heads, head_dim)
+    key, value = (x.reshape(-1, key_heads, head_dim) for x in (key, value))
+    query = rotate(rms_norm(query, params.query_norm, epsilon=epsilon), query_rotary).astype(hidden.dtype)
+    key = rotate(rms_norm(key, params.key_norm, epsilon=epsilon), rotary).astype(hidden.dtype)
+    with jax.named_scope("fork_attention"):
+        mixed = fork_attention(query, key, value, spans, scale=head_dim**-0.5, implementation=implementation)
+    mixed = mixed.reshape(-1, heads * head_dim).astype(params.query_norm.dtype)
+    gated = mixed * jax.nn.sigmoid(gate.astype(mixed.dtype))
+    return linear(gated.astype(hidden.dtype), params.out_proj)

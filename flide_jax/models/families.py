@@ -1,0 +1,64 @@
+"""The architectures that can be loaded, by the `model_type` of config.json."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from flide_jax.models import qwen3_5
+from flide_jax.models.checkpoint_files import CheckpointError
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What an engine needs of an architecture; the functions are those of `flide_jax.models.qwen3_5`.
+
+    Attributes:
+        read_config: from a transformers config to the family's own.
+        abstract: shapes of the parameters, `abstract(config, labels=L, dtype=dtype)`.
+        weight_table: where tensors go, `weight_table(config, label_ids)`.
+        forward: label logits, `forward(params, metadata, config, implementation=...)`.
+        conv_taps: taps of the short convolution.
+    """
+
+    read_config: Callable[[Any], Any]
+    abstract: Callable[..., Any]
+    weight_table: Callable[..., Any]
+    forward: Callable[..., Any]
+    conv_taps: Callable[[Any], int]
+
+
+QWEN3_5 = Family(
+    read_config=qwen3_5.Qwen35Config.from_transformers,
+    abstract=qwen3_5.abstract,
+    weight_table=qwen3_5.weight_table,
+    forward=qwen3_5.forward,
+    conv_taps=lambda config: config.gated_delta_net.conv_taps,
+)
+FAMILIES = {"qwen3_5": QWEN3_5, "qwen3_5_text": QWEN3_5}
+
+
+def read_config(directory: Path) -> tuple[Family, Any]:
+    """The family and the architecture config of a checkpoint directory.
+
+    Raises CheckpointError: no readable config.json, another architecture, or an unsupported variant of one.
+    """
+    file = directory / "config.json"
+    if not file.is_file():
+        raise CheckpointError(f"{directory}: missing config.json")
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file}: {str(error).splitlines()[0]}") from None
+    if config.model_type not in FAMILIES:
+        supported = ", ".join(FAMILIES)
+        raise CheckpointError(f"{file}: model_type {config.model_type!r} is not supported, only {supported}")
+    if getattr(config, "quantization_config", None) is not None:
+        raise CheckpointError(f"{file}: quantised weights are not supported")
+    family = FAMILIES[config.model_type]
+    try:
+        return family, family.read_config(config)
+    except (NotImplementedError, ValueError) as error:
+        raise CheckpointError(f"{file}: {error}") from None

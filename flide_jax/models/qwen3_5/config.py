@@ -1,0 +1,90 @@
+"""Architecture of a Qwen3.5 text model."""
+
+import dataclasses
+import enum
+from typing import Any
+
+from flide_jax.models.attention import AttentionConfig
+from flide_jax.models.gated_delta_net import GatedDeltaNetConfig
+from flide_jax.models.layers import RotaryConfig
+
+
+class LayerKind(enum.StrEnum):
+    """Mixer of a layer, by the names of config.json."""
+
+    GATED_DELTA_NET = "linear_attention"
+    ATTENTION = "full_attention"
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen35Config:
+    """Sizes of the model, and nothing about how it runs.
+
+    Attributes:
+        vocabulary: rows of the embedding (V).
+        width: of the residual stream (d).
+        feed_forward_width: f.
+        layers: mixer of each layer.
+        attention, gated_delta_net: sizes of the two mixers.
+        norm_epsilon: of every RMS norm.
+        tied_head: whether the head's rows are the embedding's.
+        max_tokens: longest text the model was made for.
+    """
+
+    vocabulary: int
+    width: int
+    feed_forward_width: int
+    layers: tuple[LayerKind, ...]
+    attention: AttentionConfig
+    gated_delta_net: GatedDeltaNetConfig
+    norm_epsilon: float
+    tied_head: bool
+    max_tokens: int
+
+    @classmethod
+    def from_transformers(cls, config: Any) -> "Qwen35Config":
+        """From a `Qwen3_5Config` or `Qwen3_5TextConfig`.
+
+        Raises:
+            NotImplementedError: attention biases, an activation other than silu, or scaled rotary positions.
+        """
+        text = config.get_text_config()
+        rope = text.rope_parameters
+        if text.attention_bias:
+            raise NotImplementedError("attention_bias: true is not supported")
+        if text.hidden_act != "silu":
+            raise NotImplementedError(f"hidden_act: {text.hidden_act!r} is not supported, only 'silu'")
+        if rope.get("rope_type", "default") != "default":
+            raise NotImplementedError(f"rope_type: {rope['rope_type']!r} is not supported, only 'default'")
+        dims = int(text.head_dim * rope.get("partial_rotary_factor", 1.0))
+        return cls(
+            vocabulary=text.vocab_size,
+            width=text.hidden_size,
+            feed_forward_width=text.intermediate_size,
+            layers=tuple(LayerKind(kind) for kind in text.layer_types),
+            attention=AttentionConfig(
+                query_heads=text.num_attention_heads,
+                key_heads=text.num_key_value_heads,
+                head_dim=text.head_dim,
+                rotary=RotaryConfig(
+                    dims=dims,
+                    theta=float(rope["rope_theta"]),
+                    axes=_interleaved_axes(dims // 2, rope.get("mrope_section", (11, 11, 10))),
+                ),
+            ),
+            gated_delta_net=GatedDeltaNetConfig(
+                key_heads=text.linear_num_key_heads,
+                value_heads=text.linear_num_value_heads,
+                key_dim=text.linear_key_head_dim,
+                value_dim=text.linear_value_head_dim,
+                conv_taps=text.linear_conv_kernel_dim,
+            ),
+            norm_epsilon=text.rms_norm_eps,
+            tied_head=bool(text.tie_word_embeddings or config.tie_word_embeddings),
+            max_tokens=text.max_position_embeddings,
+        )
+
+
+def _interleaved_axes(frequencies: int, sections: tuple[int, ...] | list[int]) -> tuple[int, ...]:
+    """Axis of each frequency: time, height, width in turn, as long as height and width have frequencies left."""
+    return tuple(j % 3 if j % 3 and j < 3 * sections[j % 3] else 0 for j in range(frequencies))

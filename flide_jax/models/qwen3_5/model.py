@@ -1,0 +1,178 @@
+"""The forward pass: one stream of states and branches in, label logits of the read rows out."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Int32
+
+from flide_jax.array_types import Hidden, Logits, RowHidden, Tokens
+from flide_jax.layout.metadata import RoundMetadata
+from flide_jax.models import params as param
+from flide_jax.models.attention import AttentionParams, gated_attention
+from flide_jax.models.gated_delta_net import GatedDeltaNetParams, gated_delta_net
+from flide_jax.models.layers import FeedForwardParams, RotaryTable, feed_forward, rms_norm, rotary_table
+from flide_jax.models.params import Param, ParamSpec
+from flide_jax.models.qwen3_5.config import LayerKind, Qwen35Config
+from flide_jax.models.readout import label_logits
+from pallas_kernels.precision import accumulation_dtype
+
+
+@struct.dataclass
+class LayerParams:
+    """One decoder layer."""
+
+    mixer_norm: Param  # [d]
+    mixer: AttentionParams | GatedDeltaNetParams
+    feed_forward_norm: Param  # [d]
+    feed_forward: FeedForwardParams
+
+
+@struct.dataclass
+class Qwen35Params:
+    """The whole model. `head` holds the rows of the labels only, in float32 at least."""
+
+    embedding: Param  # [V, d]
+    layers: tuple[LayerParams, ...]
+    final_norm: Param  # [d]
+    head: Param  # [L, d]
+
+
+def abstract(config: Qwen35Config, *, labels: int, dtype: np.dtype) -> Qwen35Params:
+    """Shapes, dtypes and initialisers of all parameters. Matrices are in `dtype`, everything small in float32 at least.
+
+    Decays are drawn near one, so that a state remembers hundreds of tokens.
+    """
+    accumulation = accumulation_dtype(dtype)
+    width, hidden = config.width, config.feed_forward_width
+    attention, gdn = config.attention, config.gated_delta_net
+
+    def matrix(rows: int, columns: int) -> ParamSpec:
+        return ParamSpec((rows, columns), np.dtype(dtype), param.normal(columns**-0.5))
+
+    def small(*shape: int, initializer: param.Initializer) -> ParamSpec:
+        return ParamSpec(shape, accumulation, initializer)
+
+    def mixer(kind: LayerKind) -> AttentionParams | GatedDeltaNetParams:
+        if kind is LayerKind.ATTENTION:
+            heads = attention.query_heads * attention.head_dim
+            return AttentionParams(
+                in_proj=matrix(2 * heads + 2 * attention.key_heads * attention.head_dim, width),
+                query_norm=small(attention.head_dim, initializer=param.constant(0.0)),
+                key_norm=small(attention.head_dim, initializer=param.constant(0.0)),
+                out_proj=matrix(width, heads),
+            )
+        return GatedDeltaNetParams(
+            in_proj=matrix(gdn.conv_channels + gdn.value_channels + 2 * gdn.value_heads, width),
+            conv_taps=small(gdn.conv_channels, gdn.conv_taps, initializer=param.normal(gdn.conv_taps**-0.5)),
+            log_decay=small(gdn.value_heads, initializer=param.log_uniform(0.05, 3.0)),
+            decay_bias=small(gdn.value_heads, initializer=param.uniform(-5.0, -2.0)),
+            norm=small(gdn.value_dim, initializer=param.constant(1.0)),
+            out_proj=matrix(width, gdn.value_channels),
+        )
+
+    return Qwen35Params(
+        embedding=ParamSpec((config.vocabulary, width), np.dtype(dtype), param.normal(1.0)),
+        layers=tuple(
+            LayerParams(
+                mixer_norm=small(width, initializer=param.constant(0.0)),
+                mixer=mixer(kind),
+                feed_forward_norm=small(width, initializer=param.constant(0.0)),
+                feed_forward=FeedForwardParams(gate_up=matrix(2 * hidden, width), down=matrix(width, hidden)),
+            )
+            for kind in config.layers
+        ),
+        final_norm=small(width, initializer=param.constant(0.0)),
+        head=small(labels, width, initializer=param.normal(width**-0.5)),
+    )
+
+
+def embed(params: Qwen35Params, tokens: Tokens) -> Hidden:
+    """Embedding rows, unscaled."""
+    return params.embedding[tokens]
+
+
+def forward(
+    params: Qwen35Params,
+    metadata: RoundMetadata,
+    config: Qwen35Config,
+    *,
+    embedded: Hidden | None = None,
+    implementation: str | None = None,
+) -> Logits:
+    """Label logits of the read rows of one round, [reads, L], float32 (float64 for a float64 model).
+
+    `embedded` replaces `embed(params, metadata.tokens)` where rows are not, or not only, looked up in the embedding.
+
+    Selective readout: of the last layer only what other rows may need (keys and values, or the recurrence) runs at
+    every row; everything else runs at the read rows.
+    """
+    rotary = _rotary(metadata, config, params.final_norm.dtype)
+    hidden = embed(params, metadata.tokens) if embedded is None else embedded
+    *layers, last = params.layers
+    for layer in layers:
+        hidden = _decoder_layer(layer, hidden, rotary, metadata, config, implementation=implementation)
+    rows = jnp.asarray(metadata.read_rows)
+    hidden = _decoder_layer(last, hidden, rotary, metadata, config, rows=rows, implementation=implementation)
+    return label_logits(hidden, params.final_norm, params.head, epsilon=config.norm_epsilon)
+
+
+def hidden_states(
+    params: Qwen35Params,
+    metadata: RoundMetadata,
+    config: Qwen35Config,
+    *,
+    embedded: Hidden | None = None,
+    implementation: str | None = None,
+) -> Float[Array, "depths T d"]:
+    """The residual stream after the embedding and after every layer, all rows: for proofs and ablations."""
+    rotary = _rotary(metadata, config, params.final_norm.dtype)
+    states = [embed(params, metadata.tokens) if embedded is None else embedded]
+    for layer in params.layers:
+        states.append(_decoder_layer(layer, states[-1], rotary, metadata, config, implementation=implementation))
+    return jnp.stack(states)
+
+
+def _rotary(metadata: RoundMetadata, config: Qwen35Config, dtype: np.dtype) -> RotaryTable:
+    return rotary_table(jnp.asarray(metadata.rotary_positions), config.attention.rotary, dtype)
+
+
+def _decoder_layer(
+    params: LayerParams,
+    hidden: Hidden,
+    rotary: RotaryTable,
+    metadata: RoundMetadata,
+    config: Qwen35Config,
+    *,
+    rows: Int32[Array, " N"] | None = None,
+    implementation: str | None = None,
+) -> RowHidden:
+    """Mixer and feed-forward, each behind a norm and added to the residual stream; output at `rows`, or everywhere."""
+    epsilon = config.norm_epsilon
+    normed = rms_norm(hidden, params.mixer_norm, epsilon=epsilon).astype(hidden.dtype)
+    if isinstance(params.mixer, AttentionParams):
+        mixed = gated_attention(
+            params.mixer,
+            normed,
+            rotary,
+            metadata.spans,
+            config.attention,
+            rows=rows,
+            epsilon=epsilon,
+            implementation=implementation,
+        )
+    else:
+        mixed = gated_delta_net(
+            params.mixer,
+            normed,
+            metadata.predecessors,
+            metadata.segments,
+            config.gated_delta_net,
+            rows=rows,
+            epsilon=epsilon,
+            implementation=implementation,
+        )
+    hidden = mixed + (hidden if rows is None else hidden[rows])
+    normed = rms_norm(hidden, params.feed_forward_norm, epsilon=epsilon).astype(hidden.dtype)
+    with jax.named_scope("feed_forward"):
+        return hidden + feed_forward(params.feed_forward, normed)

@@ -1,0 +1,13 @@
+"""From the hidden state at a read row to the logits of the labels (paper Eq. 1)."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flide_jax.array_types import Logits, RowHidden
+from flide_jax.models.layers import rms_norm
+
+
+def label_logits(hidden: RowHidden, norm: Float[Array, " d"], head: Float[Array, "L d"], *, epsilon: float) -> Logits:
+    """w_o . rms(h) for every read row and label, in the dtype of `head` (float32 at least), not rounded in between."""
+    normed = rms_norm(hidden, norm, epsilon=epsilon).astype(head.dtype)
+    return jnp.einsum("nd,ld->nl", normed, head, precision="highest")
