@@ -1,0 +1,120 @@
+"""Requests in, answers out."""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from flide_jax.engine.config import EngineConfig
+from flide_jax.engine.executables import Executables
+from flide_jax.engine.model_directory import demo_directory, describe, find_model
+from flide_jax.layout import Demand, form_rounds, lay_out
+from flide_jax.models.loading import load
+from flide_jax.prompts.plan import Plan
+from flide_jax.request import Answers, Request, RequestError, Usage
+
+Logits = Float[np.ndarray, "reads L"]
+
+
+class Engine:
+    """A decision model ready to answer.
+
+    Attributes:
+        name: what the model is called in responses.
+        config: how it runs.
+        dtype: of its activations and matrices.
+        prompt_format: from requests to tokens and from logits to answers.
+        max_tokens: longest text, a state and one question, that the model reads.
+        executables: what has been compiled so far.
+        ladder: the capacities that are compiled for.
+    """
+
+    def __init__(self, directory: Path, config: EngineConfig | None = None, *, name: str) -> None:
+        """Read a checkpoint directory onto the default device; use `Engine.load` or `Engine.demo`.
+
+        Raises CheckpointError: anything in the directory that cannot be used.
+        """
+        self.name = name
+        self.config = config or EngineConfig()
+        self.dtype = self.config.resolved_dtype()
+        family, architecture, self.prompt_format = describe(directory)
+        self.max_tokens: int = architecture.max_tokens
+        label_ids = self.prompt_format.label_ids
+        with self._precision():
+            params = load(
+                directory,
+                family.weight_table(architecture, label_ids),
+                family.abstract(architecture, labels=label_ids.size, dtype=self.dtype),
+            )
+        forward = functools.partial(family.forward, config=architecture, implementation=self.config.implementation)
+        self.executables = Executables(forward, params, conv_taps=family.conv_taps(architecture))
+        self.ladder = self.config.ladder()
+
+    @classmethod
+    def load(cls, model: str | Path, config: EngineConfig | None = None) -> "Engine":
+        """Load a checkpoint from a directory, or from the Hugging Face hub by its id.
+
+        Raises:
+            CheckpointError: no such model, or one that cannot be used; the message says what and where.
+        """
+        return cls(find_model(model), config, name=Path(model).name)
+
+    @classmethod
+    def demo(cls, config: EngineConfig | None = None) -> "Engine":
+        """The small model that ships with the package: it runs anywhere and knows only its own little world."""
+        return cls(demo_directory(), config, name="flide-demo")
+
+    def answer(self, request: Request) -> Answers:
+        """Answer every question of a request in one pass.
+
+        Raises:
+            RequestError: longer than the model or the engine takes, or more options than there are labels.
+            FloatingPointError: the model gave a logit that is not finite.
+        """
+        return self.answer_all([request])[0]
+
+    def answer_all(self, requests: Sequence[Request]) -> list[Answers]:
+        """Answer many requests, as many as fit in each round. Raises as `answer` does, for the first that fails."""
+        plans = [self.plan(request) for request in requests]
+        return [self.answers(*item) for item in zip(requests, plans, self.logits(plans), strict=True)]
+
+    def answers(self, request: Request, plan: Plan, logits: Logits) -> Answers:
+        """The answers of one request from its plan's logits. Raises FloatingPointError: a logit is not finite."""
+        usage = Usage(input_tokens=plan.tokens, output_tokens=len(request.questions))
+        return Answers(self.prompt_format.answers(request, logits), usage=usage)
+
+    def plan(self, request: Request) -> Plan:
+        """The tokens of a request. Raises RequestError: longer than the model or the engine takes."""
+        plan = self.prompt_format.plan(request)
+        longest = plan.state.size + int(plan.branch_lengths.max(initial=0))
+        if longest > self.max_tokens:
+            raise RequestError(
+                (), f"the state and its longest question have {longest} tokens, the model reads {self.max_tokens}"
+            )
+        if plan.tokens > self.config.max_request_tokens:
+            raise RequestError(
+                (), f"the request has {plan.tokens} tokens, the engine takes {self.config.max_request_tokens}"
+            )
+        return plan
+
+    def logits(self, plans: Sequence[Plan]) -> list[Logits]:
+        """Label logits [reads, L] of each plan, float32 or float64. Plans share rounds, which changes no answer."""
+        demands = [Demand.of(plan) for plan in plans]
+        results: list[Logits] = []
+        for members in form_rounds(demands, self.ladder.largest):
+            stream = lay_out([plans[i] for i in members])
+            capacity = self.ladder.smallest_for(Demand.of_stream(stream))
+            with self._precision():
+                logits = self.executables.run(stream, capacity)
+            results += np.split(logits, np.cumsum(stream.reads_per_request)[:-1])
+        return results
+
+    @contextlib.contextmanager
+    def _precision(self) -> Iterator[None]:
+        """float64 exists in JAX only where it is asked for; here, for this engine's work alone."""
+        with jax.enable_x64(self.dtype == np.float64):
+            yield

@@ -1,0 +1,58 @@
+"""Where a model's files are, and what they say before any weight is read."""
+
+import importlib.resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flide_jax.models import families
+from flide_jax.models.checkpoint_files import CheckpointError
+from flide_jax.prompts.format import PromptFormat
+
+
+class ModelDescription(NamedTuple):
+    """A model without its weights: enough to plan requests."""
+
+    family: families.Family
+    architecture: Any
+    prompt_format: PromptFormat
+
+
+def demo_directory() -> Path:
+    """The model that ships with the package."""
+    return Path(str(importlib.resources.files("flide_jax") / "demo"))
+
+
+def find_model(model: str | Path, *, weights: bool = True) -> Path:
+    """A directory as it is, or the local copy of a model of the Hugging Face hub, fetched where it is missing.
+
+    Args:
+        model: a directory or a hub id.
+        weights: whether the weights are wanted too.
+
+    Raises:
+        CheckpointError: neither a directory nor a model that the hub gives.
+    """
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
+    try:
+        return Path(snapshot_download(str(model), allow_patterns=patterns))
+    except Exception as error:  # the hub's client raises errors of many libraries
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{model}: neither a directory nor a model of the hub: {reason}") from None
+
+
+def describe(directory: Path) -> ModelDescription:
+    """Read config, tokenizer and chat template. Raises CheckpointError: one of them cannot be used."""
+    family, architecture = families.read_config(directory)
+    try:
+        prompt_format = PromptFormat.load(directory)
+    except (ValueError, NotImplementedError) as error:
+        raise CheckpointError(str(error)) from None
+    if (largest := int(prompt_format.label_ids.max())) >= architecture.vocabulary:
+        raise CheckpointError(
+            f"{directory}: the tokenizer has label {largest}, the model a vocabulary of {architecture.vocabulary}"
+        )
+    return ModelDescription(family, architecture, prompt_format)
