@@ -1,0 +1,6 @@
+"""The command `flide-jax`: `arguments` (what may be said), `run` (one command, and how it may fail), then one module
+for each command: `ask`, `verify`, `inspect`; `rows` reads their requests and `terminal` is where they write."""
+
+from flide_jax.cli.run import main
+
+__all__ = ["main"]

@@ -1,0 +1,70 @@
+"""`flide-jax inspect`: how requests fork, and the streams they are laid out in."""
+
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from flide_jax.cli.model import load_format
+from flide_jax.cli.rows import Failure, Group, Row, plan_row
+from flide_jax.cli.terminal import report
+from flide_jax.drawing.console import open_console
+from flide_jax.drawing.stream import LEGEND, draw_stream, draw_strip, summary
+from flide_jax.drawing.tree import draw_tree
+from flide_jax.engine import EngineConfig
+from flide_jax.layout import Demand, Ladder, form_rounds, lay_out
+from flide_jax.prompts.plan import Plan
+from flide_jax.request import Request
+
+# Requests that are drawn in full unless all are asked for, or those of the first round if they are more.
+_DRAWN = 8
+
+type Planned = tuple[Row, Request, Plan]
+
+
+def inspect(arguments: Namespace, groups: Iterable[Group]) -> int:
+    """Draws all rounds, the first ones with every request in them. Returns 2 if a row could not be read."""
+    status, rounds, drawn, left_out = 0, 0, 0, 0
+    prompt_format, max_tokens = load_format(arguments)
+    console = open_console()
+    ladder = EngineConfig().ladder()
+    for group in groups:
+        planned: list[Planned] = []
+        for row, request in group:
+            plan = plan_row(prompt_format.plan, row, request)
+            if isinstance(plan, Failure):
+                report(plan.message)
+                status = 2
+            elif isinstance(request, Request):
+                planned.append((row, request, plan))
+        for members in form_rounds([Demand.of(plan) for *_, plan in planned], ladder.largest):
+            in_full = arguments.all or not rounds or (not left_out and drawn + len(members) <= _DRAWN)
+            drawn, left_out = (drawn + len(members), left_out) if in_full else (drawn, left_out + len(members))
+            _draw_round(console, ladder, rounds, [planned[i] for i in members], in_full=in_full)
+            rounds += 1
+    if drawn:
+        console.print(Text(LEGEND, style="dim"))
+    console.print(f"The model reads {max_tokens:,} tokens of a state and one question.")
+    if left_out:
+        console.print(f"{left_out} requests are not drawn in full; --all draws every one.")
+    return status
+
+
+def _draw_round(console: Console, ladder: Ladder, number: int, planned: Sequence[Planned], *, in_full: bool) -> None:
+    stream = lay_out([plan for *_, plan in planned])
+    capacity = ladder.smallest_for(Demand.of_stream(stream))
+    first, last = planned[0][0].place, planned[-1][0].place
+    places = first if len(planned) == 1 else f"{first} to {last}"
+    console.print(Text(f"round {number}", style="bold"), Text(places))
+    console.print(Text(summary(stream, capacity)))
+    console.print(draw_strip(stream, capacity), overflow="crop", no_wrap=True)
+    console.print()
+    if not in_full:
+        return
+    for index, (row, request, plan) in enumerate(planned):
+        console.print(draw_tree(request, plan, title=f"request {index}  {row.place}"))
+    console.print()
+    names = [name for _, request, _ in planned for name in request.questions]
+    console.print(draw_stream(stream, capacity, names))
+    console.print()

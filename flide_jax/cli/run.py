@@ -1,0 +1,73 @@
+"""One run of the command: what it sets up, and how each kind of failure ends it."""
+
+import importlib.metadata
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from flide_jax.cli.arguments import CommandError, check_model, parser
+from flide_jax.cli.rows import read_groups
+from flide_jax.cli.terminal import report
+
+FAILED, INTERRUPTED = 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; standard output holds results only.
+
+    Errors of what the user gave (arguments, files, requests, checkpoints) are one line on standard error. Any other
+    exception is a defect and keeps its traceback.
+    """
+    if sys.stdout is None:  # It was closed before the program started.
+        return _fail("stdout: closed")
+    try:
+        try:
+            return _run(parser(importlib.metadata.version("flide-jax")).parse_args(arguments))
+        finally:  # At the interpreter's exit it would be too late to say that writing failed.
+            sys.stdout.flush()
+    except CommandError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        report("interrupted")
+        return INTERRUPTED
+    except OSError as error:
+        if error.filename is None:
+            return _end_output(error)
+        return _fail(f"{error.filename}: {error.strerror}")
+
+
+def _run(arguments: Namespace) -> int:
+    # Advice of a library about other libraries is not for the user of this command.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    check_model(arguments)
+    groups = read_groups(arguments)
+    # The commands take seconds to import, which a mistyped option or a broken file need not wait for.
+    from flide_jax.models.checkpoint_files import CheckpointError
+
+    try:
+        match arguments.command:
+            case "ask":
+                from flide_jax.cli.ask import ask as command
+            case "verify":
+                from flide_jax.cli.verify import verify as command
+            case _:
+                from flide_jax.cli.inspect import inspect as command
+        return command(arguments, groups)
+    except (CheckpointError, FloatingPointError) as error:
+        return _fail(str(error))
+
+
+def _fail(message: str) -> int:
+    report(message)
+    return FAILED
+
+
+def _end_output(error: OSError) -> int:
+    """Nothing more can be written: to a reader that has left there is nothing to say, a full disk is an error."""
+    # What is still buffered would fail again when the interpreter exits, with a traceback.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return FAILED if isinstance(error, BrokenPipeError) else _fail(f"stdout: {error.strerror}")

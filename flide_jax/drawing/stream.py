@@ -1,0 +1,109 @@
+"""The flat stream of a round: where each state and branch stands, and what its rows may look at."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from flide_jax.array_types import IntVector
+from flide_jax.drawing.text import one_line, plain_table
+from flide_jax.layout import Capacity, Stream
+from flide_jax.layout.ranges import key_spans
+from flide_jax.layout.segments import segments
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
+
+LEGEND = (
+    "[a, b): rows a to b - 1; [a, row]: up to the row itself. A row sees its state keys and its own keys. "
+    "slot a → b: the recurrence starts from the state in slot a and leaves its own in slot b."
+)
+STRIP_CELLS = 96
+_STATE, _BRANCHES, _PADDING = ("█", "cyan"), (("▓", "yellow"), ("▒", "magenta")), ("·", "dim")
+
+
+def draw_stream(stream: Stream, capacity: Capacity, names: Sequence[str]) -> Table:
+    """One line for each piece of the round, in the order of the stream.
+
+    Args:
+        stream: the round.
+        capacity: what it runs in; its last rows are padding.
+        names: of each branch, in the order of the stream.
+    """
+    spans = {name: np.asarray(column) for name, column in vars(key_spans(stream)).items()}
+    found = segments(stream)
+    chunks = np.bincount(found.chunk_segment, minlength=stream.piece_begin.size)
+    reads = _reads_of_pieces(stream)
+    table = plain_table(
+        "rows", "tokens", "request", "branch", "state keys", "own keys", "slot", "chunks", "reads",
+        right=("tokens", "request", "chunks"),
+    )  # fmt: skip
+    for piece in range(stream.piece_begin.size):
+        begin = int(stream.piece_begin[piece])
+        length = int(stream.piece_length[piece])
+        rows = slice(begin, begin + length)
+        is_state = stream.piece_parent[piece] < 0
+        table.add_row(
+            f"[{begin}, {begin + length})",
+            str(length),
+            str(stream.piece_request[piece]),
+            Text("state") if is_state else one_line(names[piece - stream.requests], limit=24),
+            _span(spans["state_begin"], spans["state_end"], rows),
+            _span(spans["own_begin"], spans["own_end"], rows),
+            _slot(int(found.initial_slot[piece]), int(found.final_slot[piece])),
+            str(chunks[piece]),
+            reads[piece],
+            style="bold" if is_state else None,
+        )
+    used, rows_in_all = stream.tokens.size, capacity.tokens
+    if used < rows_in_all:
+        table.add_row(f"[{used}, {rows_in_all})", str(rows_in_all - used), "", "padding", style="dim")
+    return table
+
+
+def draw_strip(stream: Stream, capacity: Capacity) -> Text:
+    """The rows of the capacity to scale, in one line: states solid, branches in turn, then padding."""
+    strip = Text()
+    for cell in range(STRIP_CELLS):
+        row = (2 * cell + 1) * capacity.tokens // (2 * STRIP_CELLS)
+        if row >= stream.tokens.size:
+            strip.append(*_PADDING)
+            continue
+        piece = int(stream.token_piece[row])
+        strip.append(*(_STATE if stream.piece_parent[piece] < 0 else _BRANCHES[piece % 2]))
+    return strip
+
+
+def summary(stream: Stream, capacity: Capacity) -> str:
+    """What the round takes of its capacity, in one line."""
+    chunks = -(-stream.piece_length // CHUNK_ROWS)
+    padding = 1 - stream.tokens.size / capacity.tokens
+    return (
+        f"{stream.tokens.size:,} of {capacity.tokens:,} rows ({padding:.0%} padding), "
+        f"{stream.requests} of {capacity.requests} requests, "
+        f"{stream.piece_length.size - stream.requests} of {capacity.branches} branches, "
+        f"{chunks.sum()} of {capacity.chunks} chunks, {stream.read_rows.size} of {capacity.reads} reads"
+    )
+
+
+def _span(begin: IntVector, end: IntVector, rows: slice) -> str:
+    """The keys of some rows: one span for all of them, or one that ends at the row itself."""
+    first, last = begin[rows], end[rows]
+    if (first == last).all():
+        return ""
+    if (first == first[0]).all() and (last == last[0]).all():
+        return f"[{first[0]}, {last[0]})"
+    if (first == first[0]).all() and (last == np.arange(rows.start, rows.stop) + 1).all():
+        return f"[{first[0]}, row]"
+    return f"within [{first.min()}, {last.max()})"
+
+
+def _slot(initial: int, final: int) -> str:
+    """The slots of the recurrent state that a segment starts from and leaves its own in."""
+    return f"{'zero' if initial < 0 else initial} → {'' if final < 0 else final}".rstrip()
+
+
+def _reads_of_pieces(stream: Stream) -> list[str]:
+    rows: list[list[str]] = [[] for _ in range(stream.piece_begin.size)]
+    for row in stream.read_rows.tolist():
+        rows[stream.token_piece[row]].append(str(row))
+    return [" ".join(found) for found in rows]

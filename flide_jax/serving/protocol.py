@@ -1,0 +1,145 @@
+"""System One, the wire format of decision requests: a request read from JSON, a response made for JSON.
+
+What the format leaves open is decided here, once for the command line and for a server:
+
+- An unknown field of the request is ignored: clients send their own. An unknown field of a question is refused: it is
+  a misspelt one, and ignoring it would answer another question than was asked.
+- `model` may be missing.
+- `assets` (images) are refused, since an answer without them would be an answer to another state.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flide_jax.request import (
+    Answer,
+    Answers,
+    Choice,
+    ChoiceAnswer,
+    Question,
+    Request,
+    RequestError,
+    Score,
+    ScoreAnswer,
+    YesNo,
+    YesNoAnswer,
+)
+from flide_jax.serving import strict_json
+
+_QUESTION_FIELDS = ("type", "instructions", "criteria")
+
+
+@dataclass(frozen=True)
+class WireRequest:
+    """A request as it came over the wire.
+
+    Attributes:
+        request: what is asked.
+        model: the model it is asked of, None where it names none.
+    """
+
+    request: Request
+    model: str | None
+
+
+def parse_request(text: bytes) -> WireRequest:
+    """A request from its JSON text. Raises RequestError: a field, by its place in the JSON, and the rule."""
+    return read_request(strict_json.parse(text))
+
+
+def read_request(value: Any) -> WireRequest:
+    """A request from its JSON value. Raises RequestError: the field by its place in the JSON, and the rule."""
+    fields = _object(value, ())
+    for required in ("state", "questions"):
+        if required not in fields:
+            raise RequestError((required,), "is required")
+    if "assets" in fields:
+        raise RequestError(("assets",), "images are not supported")
+    model = fields.get("model")
+    if "model" in fields and not isinstance(model, str):
+        raise RequestError(("model",), f"must be a string, got {_kind(model)}")
+    questions = {
+        name: _read_question(name, question) for name, question in _object(fields["questions"], ("questions",)).items()
+    }
+    return WireRequest(Request(state=fields["state"], questions=questions), model)
+
+
+def response(answers: Answers, *, model: str) -> dict[str, Any]:
+    """The System One response: ids, option names and levels as they were asked, in that order; no number is rounded."""
+    return {
+        "model": model,
+        "answers": {name: _answer(answer) for name, answer in answers.items()},
+        "usage": {"input_tokens": answers.usage.input_tokens, "output_tokens": answers.usage.output_tokens},
+    }
+
+
+def _read_question(name: str, value: Any) -> Question:
+    location = ("questions", name)
+    fields = _object(value, location)
+    for field in fields:
+        if field not in _QUESTION_FIELDS:
+            raise RequestError((*location, field), f"unknown field, a question has {', '.join(_QUESTION_FIELDS)}")
+    if "type" not in fields:
+        raise RequestError((*location, "type"), "is required")
+    readers: dict[str, Callable[[Mapping[str, Any]], Question]] = {
+        "noul": _read_yes_no,
+        "choice": lambda fields: Choice(fields.get("instructions"), _required_criteria(fields)),
+        "score": lambda fields: Score(fields.get("instructions"), _required_criteria(fields)),
+    }
+    kind = fields["type"]
+    if not isinstance(kind, str) or kind not in readers:
+        got = ascii(kind) if isinstance(kind, str) else _kind(kind)
+        raise RequestError((*location, "type"), f"must be noul, choice or score, got {got}")
+    try:
+        return readers[kind](fields)
+    except RequestError as error:
+        raise error.within(*location) from None
+
+
+def _read_yes_no(fields: Mapping[str, Any]) -> YesNo:
+    criteria = fields.get("criteria")
+    sides = {} if criteria is None else _object(criteria, ("criteria",))
+    for side in sides:
+        if side not in ("true", "false"):
+            raise RequestError(("criteria", side), "unknown field, the criteria of a noul are true and false")
+    return YesNo(fields.get("instructions"), yes=sides.get("true"), no=sides.get("false"))
+
+
+def _required_criteria(fields: Mapping[str, Any]) -> Any:
+    if "criteria" not in fields:
+        raise RequestError(("criteria",), "is required")
+    return fields["criteria"]
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    match answer:
+        case YesNoAnswer():
+            return {"type": "noul", "noul": answer.probability}
+        case ChoiceAnswer():
+            return {
+                "type": "choice",
+                "choice": answer.choice,
+                "confidence": answer.confidence,
+                "probabilities": answer.probabilities,
+            }
+        case ScoreAnswer():
+            return {
+                "type": "score",
+                "score": answer.score,
+                "confidence": answer.confidence,
+                "legend": {str(i): level for i, level in enumerate(answer.levels)},
+                "probabilities": {str(i): p for i, p in enumerate(answer.probabilities)},
+            }
+
+
+def _object(value: Any, location: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RequestError(location, f"must be an object, got {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    """The JSON type of a JSON value."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

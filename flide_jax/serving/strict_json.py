@@ -1,0 +1,80 @@
+"""JSON text as RFC 8259 has it, and nothing that Python's reader lets pass beyond it.
+
+Python keeps the last of two equal keys, so that an option named twice would vanish without a word; it reads NaN, and
+it takes a deep enough nesting for an error of its own.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from flide_jax.request import MAX_INTEGER_BITS, RequestError
+
+_MAX_DIGITS = int(MAX_INTEGER_BITS * math.log10(2))
+
+
+def parse(text: bytes) -> Any:
+    """One JSON value from UTF-8 text, with or without a byte order mark.
+
+    Raises:
+        RequestError: not UTF-8, not JSON, a key twice in one object, NaN or an infinity, an integer of more than 4,200
+            digits, or a nesting too deep to read. It says where: the location of the key or number, else a line and
+            column.
+    """
+    try:
+        decoded = text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RequestError((), f"not UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}") from None
+    if not decoded.strip():
+        raise RequestError((), "empty: a JSON object is expected")
+    repeated: list[tuple[dict[str, Any], str]] = []
+
+    def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                repeated.append((found, key))
+            found[key] = value
+        return found
+
+    constants: list[str] = []
+
+    def read_constant(name: str) -> float:
+        constants.append(name)
+        return float(name)
+
+    try:
+        value = json.loads(decoded, object_pairs_hook=read_object, parse_constant=read_constant, parse_int=_read_int)
+    except json.JSONDecodeError as error:
+        raise RequestError((), f"not JSON: {error}") from None
+    except RecursionError:
+        raise RequestError((), "objects and arrays are nested too deep") from None
+    if repeated:
+        # Inner objects are read first, so the last of them lies in nothing that another repetition has replaced.
+        holder, key = repeated[-1]
+        raise RequestError(
+            (*_location(value, lambda found: found is holder), key), "this key stands twice in its object"
+        )
+    if constants:
+        where = _location(value, lambda found: isinstance(found, float) and not math.isfinite(found))
+        raise RequestError(where, f"NaN and infinities are not JSON, got {constants[0]}")
+    return value
+
+
+def _read_int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise RequestError((), f"an integer of {len(digits)} digits is too long, {_MAX_DIGITS} are allowed")
+    return int(digits)
+
+
+def _location(value: Any, wanted: Callable[[Any], bool]) -> tuple[str | int, ...]:
+    """Where the first wanted value stands. The stack is a list: a nesting may be deeper than Python's own."""
+    stack: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while stack:
+        location, found = stack.pop()
+        if wanted(found):
+            return location
+        items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+        stack += reversed([((*location, key), item) for key, item in items])
+    raise AssertionError("the value is not part of what was read")

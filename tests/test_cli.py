@@ -1,0 +1,304 @@
+"""The command as a user meets it. Models are tiny and random, so that numbers mean nothing and everything else does."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from flide_jax import verification
+from flide_jax.cli import main
+
+URGENT = {"type": "noul", "instructions": "Does this need a reply within the hour?"}
+ACTION = {"type": "choice", "instructions": "What next?", "criteria": {"refund": "refund it", "a\u2028b\u0085": None}}
+ANGER = {"type": "score", "criteria": ["calm", "angry"]}
+REQUEST = {"model": "jev-latest", "state": "The screen is cracked.", "questions": {"ur gent": URGENT, "ä.b": ACTION}}
+
+
+@pytest.fixture
+def flide(capsys, monkeypatch):
+    """flide(*arguments, stdin=b"") -> (exit status, standard output, standard error)"""
+
+    def run(*arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as ended:  # --help and --version
+            status = ended.code
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(name, *values) -> a file with one JSON value a line, or bytes as they are"""
+
+    def create(name: str, *values: object) -> Path:
+        lines = [v if isinstance(v, bytes) else json.dumps(v, ensure_ascii=False).encode() for v in values]
+        (tmp_path / name).write_bytes(b"\n".join(lines))
+        return tmp_path / name
+
+    return create
+
+
+def error_of(found: tuple[int, str, str]) -> str:
+    """The message of a run that failed with one line on standard error and nothing on standard output."""
+    status, out, err = found
+    assert (status, out) == (2, "")
+    assert err.startswith("flide-jax: error: ") and err.count("\n") == 1 and err.endswith("\n"), err
+    return err.removeprefix("flide-jax: error: ").strip()
+
+
+def test_help_and_version(flide):
+    status, out, _ = flide("--help")
+    assert status == 0
+    assert all(command in out for command in ("ask", "verify", "inspect"))
+    assert flide("--version")[:2] == (0, "flide-jax 0.1.0\n")
+    assert '"questions"' in flide("ask", "--help")[1]
+
+
+class TestAsk:
+    def test_json_is_one_exact_response_a_line(self, flide, write, tiny_model):
+        status, out, err = flide("ask", write("r.json", REQUEST), "--model", tiny_model, "--json")
+        assert (status, err) == (0, "")
+        assert out.count("\n") == 1
+        found = json.loads(out)
+        assert found["model"] == tiny_model.name
+        assert list(found["answers"]) == list(REQUEST["questions"])
+        assert list(found["answers"]["ä.b"]["probabilities"]) == list(ACTION["criteria"])
+        assert sum(found["answers"]["ä.b"]["probabilities"].values()) == pytest.approx(1)
+        assert found["usage"]["output_tokens"] == 2
+        # As many digits as a float64 has.
+        assert len(repr(found["answers"]["ur gent"]["noul"])) > 12
+
+    def test_json_is_utf8_and_a_table_is_what_the_terminal_can_show(self, write, tiny_model, monkeypatch):
+        for options, word in ((["--json"], "ä.b"), ([], "?.b")):
+            written = io.BytesIO()
+            monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+            assert main(["ask", str(write("r.json", REQUEST)), "--model", str(tiny_model), *options]) == 0
+            assert word in written.getvalue().decode()
+
+    def test_a_bad_row_does_not_lose_the_others(self, flide, write, tiny_model):
+        raw = 'U+2028 "\u2028", U+0085 "\u0085" and \r are no ends of lines'
+        rows = write("r.jsonl", REQUEST, b"", REQUEST | {"questions": {}}, b"\xff", b" \r", REQUEST | {"state": raw})
+        status, out, err = flide("ask", rows, "--model", tiny_model, "--json")
+        assert status == 2
+        first, third, fourth, last = map(json.loads, out.removesuffix("\n").split("\n"))
+        assert first.keys() == last.keys() == {"model", "answers", "usage"}
+        assert third == {
+            "error": {
+                "row": 3,
+                "location": ["questions"],
+                "message": "questions: at least one question is required",
+            }
+        }
+        assert fourth["error"]["row"] == 4
+        assert [line.split(": ")[2] for line in err.splitlines()] == [f"{rows}:3", f"{rows}:4"]
+
+    def test_rows_that_the_engine_refuses_fail_alone(self, flide, write, tiny_model, monkeypatch):
+        from flide_jax.prompts.format import PromptFormat
+
+        def fail(self, request, logits):
+            if request.state == "broken":
+                raise FloatingPointError("questions.q: the model's logits are not finite")
+            return answers(self, request, logits)
+
+        answers = PromptFormat.answers
+        monkeypatch.setattr(PromptFormat, "answers", fail)
+        long, broken = REQUEST | {"state": "word " * 1_000_000}, REQUEST | {"state": "broken"}
+        rows = write("r.jsonl", long, broken, REQUEST)
+        status, out, err = flide("ask", rows, "--model", tiny_model, "--json")
+        first, second, third = map(json.loads, out.removesuffix("\n").split("\n"))
+        assert status == 2
+        assert "tokens" in first["error"]["message"] and "8192" in first["error"]["message"]
+        assert second["error"]["message"] == "questions.q: the model's logits are not finite"
+        assert "answers" in third
+        assert err.count("\n") == 2
+
+    def test_the_table_shows_every_option_and_no_colours(self, flide, tiny_model):
+        request = {"state": "s", "questions": {"[bold]u\n\x1b[31m": URGENT, "anger": ANGER, "action": ACTION}}
+        status, out, err = flide("ask", "-", "--model", tiny_model, stdin=json.dumps(request, indent=1).encode())
+        assert (status, err) == (0, "")
+        assert "\x1b" not in out
+        assert r"[bold]u\n\x1b[31m" in out
+        assert all(
+            word in out for word in ("stdin", "yes", "no", "0: calm", "1: angry", "refund", r"a\u2028b\x85", "█")
+        )
+
+    def test_standard_input_holds_lines_too(self, flide, tiny_model):
+        stdin = b"\n" + json.dumps(REQUEST).encode() + b'\n{"broken"\n'
+        status, out, err = flide("ask", "-", "--model", tiny_model, "--json", stdin=stdin)
+        assert status == 2
+        assert [list(json.loads(line))[0] for line in out.removesuffix("\n").split("\n")] == ["model", "error"]
+        assert "stdin:3: not JSON" in err
+
+
+class TestVerify:
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_forked_equals_alone(self, flide, write, tiny_model, dtype):
+        rows = write("r.jsonl", REQUEST, REQUEST | {"state": "Other.", "questions": {"anger": ANGER}})
+        status, out, _ = flide("verify", rows, "--model", tiny_model, "--dtype", dtype, "--per-question")
+        assert status == 0
+        assert all(name in out for name in ("ur gent", "ä.b", "anger", f"{rows}:2", "largest |dp|", "same bits"))
+        assert f"for {dtype}: within" in out
+
+    def test_names_the_row_of_any_group(self, flide, write, tiny_model, monkeypatch):
+        monkeypatch.setattr("flide_jax.cli.rows.ROWS_PER_GROUP", 1)
+        rows = write("r.jsonl", *(REQUEST | {"questions": {f"q{i}": ANGER}} for i in (1, 2, 3)))
+        _, out, _ = flide("verify", rows, "--model", tiny_model, "--per-question")
+        assert [line.split()[:2] for line in out.splitlines()[1:4]] == [[f"{rows}:{i}", f"q{i}"] for i in (1, 2, 3)]
+
+    def test_a_difference_past_the_tolerance_is_status_1(self, flide, write, tiny_model, monkeypatch):
+        monkeypatch.setitem(verification.TOLERANCES, "float32", -1.0)
+        status, out, _ = flide("verify", write("r.json", REQUEST), "--model", tiny_model, "--dtype", "float32")
+        assert status == 1
+        assert "EXCEEDED" in out
+
+    def test_a_bad_row_is_status_2(self, flide, write, tiny_model):
+        status, out, err = flide("verify", write("r.jsonl", b"{}", REQUEST), "--model", tiny_model)
+        assert status == 2
+        assert "within" in out and err.count("\n") == 1
+
+
+class TestInspect:
+    @pytest.fixture
+    def without_weights(self, tmp_path, tiny_model):
+        return shutil.copytree(tiny_model, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+
+    def test_draws_tree_and_stream_without_weights(self, flide, write, without_weights):
+        questions = {f"question {i}": URGENT for i in range(48)}
+        status, out, err = flide(
+            "inspect", write("r.json", {"state": "s", "questions": questions}), "--model", without_weights
+        )
+        assert (status, err) == (0, "")
+        assert "\x1b" not in out and max(map(len, out.splitlines())) <= 120
+        # Each question stands in the tree once and in the stream once.
+        assert out.count("question 47 ") == 2
+        assert "1 of 64 requests, 48 of " in out
+
+    def test_says_how_many_requests_form_rounds(self, flide, write, without_weights):
+        rows = write("r.jsonl", *[REQUEST | {"state": "word " * 150}] * 20, b"{}")
+        status, out, err = flide("inspect", rows, "--model", without_weights)
+        assert status == 2
+        assert f"{rows}:21: state: is required" in err
+        assert "round 0" in out and "round 1" in out
+        assert out.count("request 0") == 1 and "3 requests are not drawn" in out
+        assert flide("inspect", rows, "--model", without_weights, "--all")[1].count("request 0") == 2
+
+
+class TestBadInput:
+    def test_arguments(self, flide, write):
+        file = write("r.json", REQUEST)
+        assert "which requests?" in error_of(flide("ask", "--model", "somewhere"))
+        assert "which model?" in error_of(flide("ask", file))
+        assert "not allowed with" in error_of(flide("ask", file, "--demo", "--model", "m"))
+        assert "bfloat16" in error_of(flide("ask", file, "--demo", "--dtype", "int8"))
+        assert "COMMAND" in error_of(flide())
+
+    def test_files(self, flide, write, tmp_path):
+        for file, message in (
+            (tmp_path / "nowhere.json", "nowhere.json: No such file"),
+            (tmp_path, f"{tmp_path}: Is a directory"),
+            (write("empty.json"), "empty.json: empty"),
+            (write("empty.jsonl", b" ", b"\r"), "empty.jsonl: no request"),
+            (write("utf8.json", b'{"state": "\xe9"}'), "utf8.json: not UTF-8: byte 0xe9 at offset 11"),
+            (write("lines.json", {}, {}), "lines.json: not JSON: Extra data: line 2"),
+            (write("array.json", [REQUEST]), "array.json: must be an object, got an array"),
+            (write("none.json", REQUEST | {"questions": {}}), "none.json: questions: at least one"),
+        ):
+            assert message in error_of(flide("ask", file, "--demo", "--json"))
+        assert error_of(flide("ask", "-", "--demo")) == "stdin: no request in it"
+        assert "stdin: not JSON" in error_of(flide("ask", "-", "--demo", stdin=b'{"state":\n"s"'))
+
+    def test_an_endless_message_is_cut(self, flide, write):
+        request = {"state": "s", "questions": {"q" * 10**6: {"type": "box"}}}
+        assert len(error_of(flide("ask", write("r.json", request), "--demo"))) < 1_100
+
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            (lambda path: (path / "config.json").unlink(), "config.json"),
+            (lambda path: (path / "config.json").write_text('{"model_type": "llama"}'), "model_type 'llama'"),
+            (lambda path: truncate(path / "model.safetensors"), "model.safetensors"),
+            (lambda path: put_nan(path / "model.safetensors"), "NaN or infinite values in"),
+            (lambda path: forget_words(path / "tokenizer.json"), "the label 'yes'"),
+            (lambda path: (path / "tokenizer.json").unlink(), "tokenizer.json"),
+            (lambda path: shutil.rmtree(path), "neither a directory nor a model of the hub"),
+        ],
+    )
+    def test_checkpoints(self, flide, write, tmp_path, tiny_model, damage, message, monkeypatch):
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        model = shutil.copytree(tiny_model, tmp_path / "model")
+        damage(model)
+        found = error_of(flide("ask", write("r.json", REQUEST), "--model", model))
+        assert message in found
+        assert str(model) in found
+
+    def test_an_interrupt_leaves_quietly(self, flide, monkeypatch):
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("flide_jax.cli.run.read_groups", interrupt)
+        assert flide("ask", "-", "--demo") == (130, "", "flide-jax: error: interrupted\n")
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def put_nan(file: Path) -> None:
+    tensors = load_file(file)
+    tensors["model.norm.weight"] = np.full_like(tensors["model.norm.weight"], np.nan)
+    save_file(tensors, file)
+
+
+def forget_words(file: Path) -> None:
+    tokenizer = json.loads(file.read_text("utf-8"))
+    tokenizer["model"]["merges"] = []
+    file.write_text(json.dumps(tokenizer), "utf-8")
+
+
+class TestProcess:
+    """What only a process of its own shows: its standard streams, and what the interpreter says as it ends."""
+
+    @staticmethod
+    def run(shell: str, *arguments: object, **options) -> subprocess.CompletedProcess:
+        words = [sys.executable, "-m", "flide_jax", *map(str, arguments)]
+        # Unbuffered, a write fails at once; buffered, it may fail as late as at the end.
+        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        return subprocess.run(["sh", "-c", shell, *words], capture_output=True, timeout=120, env=buffered, **options)
+
+    def test_invalid_utf8_on_standard_input(self):
+        found = self.run('exec "$0" "$@"', "ask", "-", "--demo", input=b'{"state": "\xff"}')
+        assert (found.returncode, found.stdout) == (2, b"")
+        assert found.stderr == b"flide-jax: error: stdin: not UTF-8: byte 0xff at offset 11\n"
+
+    def test_standard_output_is_closed(self):
+        found = self.run('exec "$0" "$@" >&-', "ask", "--demo")
+        assert (found.returncode, found.stderr) == (2, b"flide-jax: error: stdout: closed\n")
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full disk to offer")
+    def test_the_disk_is_full(self):
+        found = self.run('exec "$0" "$@" >/dev/full', "--help")
+        assert (found.returncode, found.stderr) == (2, b"flide-jax: error: stdout: No space left on device\n")
+
+    def test_the_reader_leaves(self):
+        found = self.run('{ "$0" "$@"; echo "status $?" >&2; } | true', "--help")
+        assert found.stderr == b"status 2\n"
+
+
+@pytest.mark.parametrize("options", [["ask"], ["ask", "--json"], ["verify"], ["inspect"]])
+def test_a_reader_that_left_ends_every_command_without_a_word(flide, write, tiny_model, monkeypatch, options):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr("sys.stdout", pipe)
+        assert flide(*options, write("r.json", REQUEST), "--model", tiny_model) == (2, "", "")
