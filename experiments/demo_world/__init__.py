@@ -1,0 +1,9 @@
+"""The demo model's world: short stories, customers' messages and commands, with questions whose answers are known.
+
+Everything is drawn from a seed. A tenth of the combinations (a story's cast, a message's phrase and product, a
+command's text) is held out: it never occurs in training.
+"""
+
+from .asking import Asked as Asked
+from .asking import Example as Example
+from .world import DemoWorld as DemoWorld
