@@ -9,6 +9,7 @@ from typing import Any
 
 # Never the reference: it is written to be read, and would hide a missing kernel behind a slow answer.
 PREFERENCE = ("xla",)
+NAMES = (*PREFERENCE, "reference")
 
 
 def run(

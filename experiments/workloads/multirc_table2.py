@@ -1,40 +1,27 @@
 """Do the prompts of MultiRC have the token counts of the paper's Table 2?
 
-Usage: python experiments/workloads/multirc_table2.py MULTIRC.jsonl[.xz] TOKENIZER_DIRECTORY
+Usage: python -m experiments.workloads.multirc_table2 MULTIRC.jsonl[.xz] TOKENIZER_DIRECTORY
 
-The workload is one JSON object a line, {"state": text, "questions": [{"type": "noul", "question": text, ...}, ...]};
-the directory holds a Qwen3.5 tokenizer (tokenizer.json) and its chat template. Prints the three means over the states
+The workload is in the form of `system_one`; the directory holds a Qwen3.5 tokenizer (tokenizer.json) and its chat template. Prints the three means over the states
 and exits 1 unless each agrees with the paper to the digit it gives.
 """
 
-import json
-import lzma
 import sys
 from pathlib import Path
 
 import numpy as np
 
+from experiments.workloads.system_one import read_rows
 from flide_jax.prompts.format import PromptFormat
-from flide_jax.request import Request, YesNo
+from flide_jax.serving.protocol import read_request
 
 PAPER = {"state": 327.4, "stream": 2663.0, "as sequences": 17808.4}
-
-
-def requests(path: Path) -> list[Request]:
-    """One request for each line of a workload of yes/no questions."""
-    raw = path.read_bytes()
-    text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode()
-    rows = [json.loads(line) for line in text.split("\n") if line]
-    return [
-        Request(row["state"], {str(i): YesNo(question["question"]) for i, question in enumerate(row["questions"])})
-        for row in rows
-    ]
 
 
 def main(workload: str, tokenizer: str) -> int:
     """Prints measured and published means; 0 if they agree, 1 if not."""
     prompts = PromptFormat.load(tokenizer)
-    plans = [prompts.plan(request) for request in requests(Path(workload))]
+    plans = [prompts.plan(read_request(row).request) for row in read_rows(Path(workload))]
     lengths = {
         "state": [plan.state.size for plan in plans],
         "stream": [plan.tokens for plan in plans],

@@ -8,6 +8,7 @@ import numpy as np
 
 from flide_jax.layout import Ladder
 from flide_jax.layout.capacity import RUNGS
+from pallas_kernels import dispatch
 
 DTypeName = Literal["bfloat16", "float32", "float64"]
 
@@ -25,7 +26,7 @@ class EngineConfig:
         max_request_tokens: most tokens of one request, its state and all its questions.
 
     Raises:
-        ValueError: an unknown dtype, or capacities that do not ascend.
+        ValueError: an unknown dtype or implementation, or capacities that do not ascend.
     """
 
     dtype: DTypeName | None = None
@@ -36,6 +37,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.dtype not in (None, *get_args(DTypeName)):
             raise ValueError(f"dtype must be one of {', '.join(get_args(DTypeName))}, got {self.dtype!r}")
+        if self.implementation not in (None, *dispatch.NAMES):
+            raise ValueError(f"implementation must be one of {', '.join(dispatch.NAMES)}, got {self.implementation!r}")
         if self.capacities is not None:
             Ladder(self.capacities)
 

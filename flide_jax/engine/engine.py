@@ -61,7 +61,7 @@ class Engine:
         Raises:
             CheckpointError: no such model, or one that cannot be used; the message says what and where.
         """
-        return cls(find_model(model), config, name=Path(model).name)
+        return cls(find_model(model), config, name=Path(model).resolve().name)
 
     @classmethod
     def demo(cls, config: EngineConfig | None = None) -> "Engine":
@@ -73,6 +73,7 @@ class Engine:
 
         Raises:
             RequestError: longer than the model or the engine takes, or more options than there are labels.
+            NotImplementedError: the model's chat template rewrites the text of this request.
             FloatingPointError: the model gave a logit that is not finite.
         """
         return self.answer_all([request])[0]
@@ -88,7 +89,7 @@ class Engine:
         return Answers(self.prompt_format.answers(request, logits), usage=usage)
 
     def plan(self, request: Request) -> Plan:
-        """The tokens of a request. Raises RequestError: longer than the model or the engine takes."""
+        """The tokens of a request. Raises RequestError or NotImplementedError, as `answer` does."""
         plan = self.prompt_format.plan(request)
         longest = plan.state.size + int(plan.branch_lengths.max(initial=0))
         if longest > self.max_tokens:

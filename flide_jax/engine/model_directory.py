@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flide_jax.models import families
-from flide_jax.models.checkpoint_files import CheckpointError
+from flide_jax.models.checkpoint_files import CheckpointError, first_line
 from flide_jax.prompts.format import PromptFormat
 
 
@@ -40,8 +40,7 @@ def find_model(model: str | Path, *, weights: bool = True) -> Path:
     try:
         return Path(snapshot_download(str(model), allow_patterns=patterns))
     except Exception as error:  # the hub's client raises errors of many libraries
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{model}: neither a directory nor a model of the hub: {reason}") from None
+        raise CheckpointError(f"{model}: neither a directory nor a model of the hub: {first_line(error)}") from None
 
 
 def describe(directory: Path) -> ModelDescription:
@@ -51,8 +50,9 @@ def describe(directory: Path) -> ModelDescription:
         prompt_format = PromptFormat.load(directory)
     except (ValueError, NotImplementedError) as error:
         raise CheckpointError(str(error)) from None
-    if (largest := int(prompt_format.label_ids.max())) >= architecture.vocabulary:
+    # A lookup beyond the embedding would not fail on the device: it would give another token's row.
+    if (largest := prompt_format.tokenizer.largest_id) >= architecture.vocabulary:
         raise CheckpointError(
-            f"{directory}: the tokenizer has label {largest}, the model a vocabulary of {architecture.vocabulary}"
+            f"{directory}: the tokenizer has token {largest}, the model a vocabulary of {architecture.vocabulary}"
         )
     return ModelDescription(family, architecture, prompt_format)

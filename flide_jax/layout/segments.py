@@ -10,9 +10,8 @@ def segments(stream: Stream) -> Segments:
     """One segment for each piece, states first. Request r leaves its state in slot r, where its branches start."""
     length, begin = stream.piece_length, stream.piece_begin
     is_state = stream.piece_parent < 0
-    # An empty state writes no slot: its branches start from zero, as the whole text would.
-    initial_slot = np.where(stream.parent_length > 0, stream.piece_request, -1)
-    final_slot = np.where(is_state & (length > 0), stream.piece_request, -1)
+    initial_slot = np.where(is_state, -1, stream.piece_request)
+    final_slot = np.where(is_state, stream.piece_request, -1)
 
     chunks = -(-length // CHUNK_ROWS)
     chunk_segment = np.repeat(np.arange(length.size, dtype=np.int32), chunks)

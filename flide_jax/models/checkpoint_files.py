@@ -15,6 +15,11 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message says which file and why, in one line for each finding."""
 
 
+def first_line(error: Exception) -> str:
+    """What an error of another library says, in one line."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class TensorFiles(Mapping[str, np.ndarray]):
     """Name -> tensor in its own dtype, over all files of a directory. Nothing is read before it is asked for."""
 

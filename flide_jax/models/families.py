@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from flide_jax.models import qwen3_5
-from flide_jax.models.checkpoint_files import CheckpointError
+from flide_jax.models.checkpoint_files import CheckpointError, first_line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +50,8 @@ def read_config(directory: Path) -> tuple[Family, Any]:
         raise CheckpointError(f"{directory}: missing config.json")
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
-    except (ValueError, OSError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # transformers checks fields with errors of several libraries
+        raise CheckpointError(f"{file}: {first_line(error)}") from None
     if config.model_type not in FAMILIES:
         supported = ", ".join(FAMILIES)
         raise CheckpointError(f"{file}: model_type {config.model_type!r} is not supported, only {supported}")
@@ -61,4 +61,4 @@ def read_config(directory: Path) -> tuple[Family, Any]:
     try:
         return family, family.read_config(config)
     except (NotImplementedError, ValueError) as error:
-        raise CheckpointError(f"{file}: {error}") from None
+        raise CheckpointError(f"{file}: {first_line(error)}") from None

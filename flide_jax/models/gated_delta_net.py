@@ -10,8 +10,7 @@ from jaxtyping import Array, Float, Int32
 from flide_jax.array_types import Predecessors
 from flide_jax.models.layers import linear
 from flide_jax.models.params import Param
-from pallas_kernels import Segments, segmented_conv, segmented_gdn
-from pallas_kernels.segmented_conv.api import ConvWeights
+from pallas_kernels import ConvWeights, Segments, segmented_conv, segmented_gdn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ class GatedDeltaNetParams:
 
     in_proj: Param  # [conv channels + nv dv + 2 nv, d]
     conv_taps: Param  # [conv channels, taps]
-    log_decay: Param  # [nv]
+    log_decay_rate: Param  # [nv]
     decay_bias: Param  # [nv]
     norm: Param  # [dv]
     out_proj: Param  # [d, nv dv]
@@ -77,7 +76,7 @@ def gated_delta_net(
             mixed,
             write_logit,
             decay_input,
-            ConvWeights(taps=params.conv_taps, log_decay=params.log_decay, decay_bias=params.decay_bias),
+            ConvWeights(taps=params.conv_taps, log_decay_rate=params.log_decay_rate, decay_bias=params.decay_bias),
             jnp.asarray(predecessors),
             key_heads=config.key_heads,
             key_dim=config.key_dim,

@@ -27,7 +27,7 @@ class Row:
 
     target: str
     sources: Mapping[str, tuple[int, ...]]
-    fuse: Callable[..., np.ndarray] = lambda *tensors: np.concatenate(tensors)
+    fuse: Callable[..., np.ndarray] = lambda *tensors: tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +55,13 @@ def load[Tree](directory: Path, table: WeightTable, abstract: Tree) -> Tree:
             not finite.
     """
     specs = named_leaves(abstract)
+    if sorted(row.target for row in table.rows) != sorted(specs):
+        raise AssertionError("the weight table does not fill every parameter once")
     with contextlib.ExitStack() as stack:
         files = TensorFiles(directory, stack)
         stored = _by_canonical_name(files, table)
         _check(directory, files, stored, table)
         loaded = {row.target: _read(row, specs[row.target], files, stored) for row in table.rows}
-    if unfilled := specs.keys() - loaded.keys():
-        raise AssertionError(f"no row of the weight table fills {sorted(unfilled)}")
     _check_finite(directory, loaded, table)
     return jax.tree.unflatten(jax.tree.structure(abstract), [loaded[name] for name in specs])
 

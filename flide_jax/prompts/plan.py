@@ -81,7 +81,7 @@ class Plan:
         return self.branches[end - int(self.branch_lengths[index]) : end]
 
     def alone(self, index: int) -> "Plan":
-        """Branch `index` as one sequence s + q_i without forks, with that branch's reads: the oracle for forking."""
+        """Branch `index` as one text s + q_i without forks, with that branch's reads: the oracle for forking."""
         none = np.empty(0, np.int32)
         reads = self.read_branches == index
         return Plan(

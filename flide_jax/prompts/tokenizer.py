@@ -69,6 +69,11 @@ class Tokenizer:
         except Exception as error:  # The library raises bare `Exception`.
             raise ValueError(f"{path} is not a tokenizer: {' '.join(str(error).split())}") from None
 
+    @property
+    def largest_id(self) -> int:
+        """The largest token id, added tokens included."""
+        return max(self._full.get_vocab(with_added_tokens=True).values())
+
     def encode(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
         """Token ids of each text as plain text. Long texts are cut where that is proven safe; all run in parallel."""
         parts = [pieces(text) if self.has_proven_cuts else [text] for text in texts]

@@ -32,13 +32,17 @@ def fork_attention(
 
     Returns:
         One row for each query row in the dtype of `query`. Softmax and sums are float32 (float64 for float64
-        operands). A row that sees no key is zero; a row that sees a non-finite value is NaN. Rows outside the
-        spans have no influence whatever they hold, NaN included.
+        operands). A row that sees no key is zero. A row that sees a value that is not finite is not finite, in the
+        channel of that value at least. Rows outside the spans have no influence whatever they hold, NaN included.
 
     Raises:
         ValueError: H is not a multiple of KV, or the shapes disagree.
     """
-    heads, key_heads = query.shape[1], key.shape[1]
+    (_, heads, head_dim), (_, key_heads, _) = query.shape, key.shape
     if heads % key_heads:
         raise ValueError(f"fork_attention: {heads} query heads are not a multiple of {key_heads} key heads")
+    if key.shape != value.shape or key.shape[2] != head_dim:
+        raise ValueError(f"fork_attention: query {query.shape}, key {key.shape} and value {value.shape} disagree")
+    if spans.own_end.shape != query.shape[:1]:
+        raise ValueError(f"fork_attention: spans of {spans.own_end.shape[0]} rows for {query.shape[0]} query rows")
     return dispatch.run("fork_attention", IMPLEMENTATIONS, implementation, query, key, value, spans, scale=scale)

@@ -38,7 +38,7 @@ class KeySpans:
         return jax.tree.map(lambda column: column[rows], self)
 
     def visible(self, key_rows: int) -> jax.Array:
-        """bool [N, key_rows]: the mask of Eq. 3."""
+        """bool [N, key_rows]: the mask of Eq. 3, of spans that are not stacked."""
         y = jax.lax.iota(np.int32, key_rows)[None, :]
         state = (self.state_begin[:, None] <= y) & (y < self.state_end[:, None])
         own = (self.own_begin[:, None] <= y) & (y < self.own_end[:, None])

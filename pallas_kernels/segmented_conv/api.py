@@ -25,12 +25,12 @@ def segmented_conv(
     """Queries, keys, values and gates of the delta rule for every row of a forked stream.
 
     y_t = silu(sum_i w[:, i] m[row i of t]), split into q | k | v; q and k divided by sqrt(sum of squares + 1e-6);
-    beta = sigmoid(write_logit); g = -exp(log_decay) softplus(decay_input + decay_bias).
+    e = sigmoid(write_logit); log a = -exp(log_decay_rate) softplus(decay_input + decay_bias).
 
     Args:
         mixed: projected rows m before the convolution, channels q (nk * dk) | k (nk * dk) | v (nv * dv).
-        write_logit: input b of the writing gate beta.
-        decay_input: input a of the decay gate g.
+        write_logit: input of the write strength e.
+        decay_input: input of the log decay log a.
         weights: convolution taps and gate parameters.
         predecessors: stream rows that stand taps-1, .., 2, 1 tokens before each row in its own text, oldest first;
             -1 stands for zeros before the first token. A branch's first rows point at the last rows of its state:

@@ -15,14 +15,14 @@ class ConvWeights:
     """Per-channel taps (the last one weighs the row itself) and the parameters of the decay gate."""
 
     taps: Float[Array, "channels taps"]
-    log_decay: Float[Array, " nv"]
+    log_decay_rate: Float[Array, " nv"]
     decay_bias: Float[Array, " nv"]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ConvOutput:
-    """Operands of the gated delta rule: q, k and v in the dtype of the rows, g (<= 0) and beta accumulated."""
+    """Operands of the gated delta rule: q, k and v in the dtype of the rows; log a (<= 0) and e in float32 at least."""
 
     query: Float[Array, "T nk dk"]
     key: Float[Array, "T nk dk"]

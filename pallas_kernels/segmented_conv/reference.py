@@ -33,7 +33,7 @@ def segmented_conv(
         q, k = q.reshape(key_heads, key_dim), k.reshape(key_heads, key_dim)
         q = q / jnp.sqrt(jnp.sum(q * q, axis=-1, keepdims=True) + L2_NORM_EPSILON)
         k = k / jnp.sqrt(jnp.sum(k * k, axis=-1, keepdims=True) + L2_NORM_EPSILON)
-        log_decay = -jnp.exp(weights.log_decay.astype(dtype)) * jnp.logaddexp(
+        log_decay = -jnp.exp(weights.log_decay_rate.astype(dtype)) * jnp.logaddexp(
             a + weights.decay_bias.astype(dtype), jnp.zeros_like(a)
         )
         return (*(x.astype(mixed.dtype) for x in (q, k, v.reshape(value_heads, -1))), log_decay, 1 / (1 + jnp.exp(-b)))

@@ -1,4 +1,4 @@
-"""The convolution as one gather and one contraction over the taps."""
+"""The convolution tap by tap, over all rows at once."""
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +23,15 @@ def segmented_conv(
     dtype = accumulation_dtype(mixed.dtype)
     taps = weights.taps.astype(dtype)
     m = mixed.astype(dtype)  # before the gather: its transpose adds up rows, in this dtype
-    earlier = jnp.where(predecessors[:, :, None] < 0, 0, m[predecessors])
-    convolved = m * taps[None, :, -1] + jnp.einsum("tic,ci->tc", earlier, taps[:, :-1])
+    convolved = m * taps[None, :, -1]
+    for i in range(taps.shape[1] - 1):  # a sum, not a product of matrices: that might be cut to TF32
+        before = predecessors[:, i]
+        convolved = convolved + jnp.where(before[:, None] < 0, 0, m[before]) * taps[None, :, i]
     activated = jax.nn.silu(convolved)
 
     key_channels = key_heads * key_dim
     query, key, value = jnp.split(activated, [key_channels, 2 * key_channels], axis=1)
-    decay_rate = jnp.exp(weights.log_decay.astype(dtype))[None]
+    decay_rate = jnp.exp(weights.log_decay_rate.astype(dtype))[None]
     decay_bias = weights.decay_bias.astype(dtype)[None]
     return ConvOutput(
         query=_l2_normalise(query.reshape(rows, key_heads, key_dim)).astype(mixed.dtype),

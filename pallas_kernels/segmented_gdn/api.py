@@ -28,8 +28,8 @@ def segmented_gdn(
     Args:
         query, key: l2-normalised; value head h uses query and key head h // (nv / nk).
         value: values.
-        log_decay: g = log a <= 0, float32 (float64 for float64 operands), as `states` and `write_strength`.
-        write_strength: e in 0..1 (beta in other texts).
+        log_decay: log a <= 0, float32 (float64 for float64 operands), as `states` and `write_strength`.
+        write_strength: e in 0..1.
         states: the slots that segments name; S is [dv, dk] as in the paper.
         segments: rows, slots and chunks.
         scale: factor of the output.

@@ -18,12 +18,12 @@ class Segments:
     Segment s covers rows `begin[s]` to `begin[s] + length[s]`. It starts from the state in slot `initial_slot[s]`
     (-1: zero) and leaves its last state in slot `final_slot[s]` (-1: nowhere). This index is the whole fork of a
     recurrence (Eq. 4): many branches name the slot of one state and nothing is copied. Segments form levels: one
-    that reads a slot stands after the one that writes it, in this list and in the stream. A slot is written once.
+    that reads a slot stands after the one that writes it, in this list and in the stream. A slot is written at most
+    once; the writer may start from it too, and then stands before every other reader.
 
     Chunk c holds `chunk_length[c]` (at most CHUNK_ROWS) rows from `chunk_begin[c]` on and belongs to segment
-    `chunk_segment[c]`. The chunks of a segment are neighbours in the list. Unused entries have length 0.
-
-    `slots` is the number of state slots. A state of 70 rows and two branches of 5 and 66 rows:
+    `chunk_segment[c]`. The chunks of a segment are neighbours in the list, and all but its last are full. Unused
+    entries have length 0. `slots` is the number of state slots. A state of 70 rows and two branches of 5 and 66 rows:
 
         begin   length   initial_slot   final_slot      chunk_segment   chunk_begin   chunk_length
             0       70             -1            0                  0             0             64

@@ -12,6 +12,8 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
+type _Pair = tuple[Array, Array]
+
 
 class _Chunk(NamedTuple):
     """Chunks in the WY form, heads first. With the state S before a chunk,
@@ -90,16 +92,14 @@ def _scan_states(
     def start(table: Array, slot: Array) -> Array:
         return jnp.where((slot < 0).reshape(*slot.shape, 1, 1, 1), 0, table[slot])
 
-    def one_chunk(
-        carry: tuple[Array, Array], item: tuple[_Chunk, Array, Array, Array]
-    ) -> tuple[tuple[Array, Array], Array]:
+    def one_chunk(carry: _Pair, item: tuple[_Chunk, Array, Array, Array]) -> tuple[_Pair, _Pair]:
         table, state = carry
         chunk, begins, initial, final = item
         state = jnp.where(begins, start(table, initial), state)
         corrected = chunk.u - _product("hik,hvk->hiv", chunk.w, state)
-        state = chunk.decay[:, None, None] * state + _product("hiv,hik->hvk", corrected, chunk.key)
-        table = table.at[jnp.where(final < 0, slots, final)].set(state, mode="drop")
-        return (table, state), state
+        after = chunk.decay[:, None, None] * state + _product("hiv,hik->hvk", corrected, chunk.key)
+        table = table.at[jnp.where(final < 0, slots, final)].set(after, mode="drop")
+        return (table, after), (state, after)
 
     items = (
         jax.tree.map(lambda x: x.at[scanned].get(mode="fill", fill_value=0), chunks),
@@ -107,11 +107,13 @@ def _scan_states(
         initial_there,
         final_there,
     )
-    (states, _), after = jax.lax.scan(one_chunk, (states, jnp.zeros_like(states[0])), items)
-    # A chunk that begins no segment follows one that is scanned; a slot is written before it is read, and once.
+    (states, _), (before, after) = jax.lax.scan(one_chunk, (states, jnp.zeros_like(states[0])), items)
+    # The others are last chunks of segments that keep no state. They follow a scanned chunk, or read a slot whose
+    # value is final by then.
     kept = read_later.astype(jnp.int32)
-    previous = jnp.maximum(jnp.cumsum(kept) - kept - 1, 0)
-    before = jnp.where(begins[:, None, None, None], start(states, initial), after[previous])
+    rank = jnp.cumsum(kept) - kept
+    unscanned = jnp.where(begins[:, None, None, None], start(states, initial), after[jnp.maximum(rank - 1, 0)])
+    before = jnp.where(read_later[:, None, None, None], before[jnp.minimum(rank, before.shape[0] - 1)], unscanned)
     return before, states
 
 

@@ -47,8 +47,11 @@ class Qwen35Config:
 
         Raises:
             NotImplementedError: attention biases, an activation other than silu, or scaled rotary positions.
+            ValueError: another text model inside, or sizes that do not go together.
         """
         text = config.get_text_config()
+        if text.model_type != "qwen3_5_text":
+            raise ValueError(f"text_config: model_type {text.model_type!r} is not supported, only 'qwen3_5_text'")
         rope = text.rope_parameters
         if text.attention_bias:
             raise NotImplementedError("attention_bias: true is not supported")
@@ -57,6 +60,12 @@ class Qwen35Config:
         if rope.get("rope_type", "default") != "default":
             raise NotImplementedError(f"rope_type: {rope['rope_type']!r} is not supported, only 'default'")
         dims = int(text.head_dim * rope.get("partial_rotary_factor", 1.0))
+        for many, few in (
+            ("num_attention_heads", "num_key_value_heads"),
+            ("linear_num_value_heads", "linear_num_key_heads"),
+        ):
+            if getattr(text, few) < 1 or getattr(text, many) % getattr(text, few):
+                raise ValueError(f"{many} {getattr(text, many)} is not a multiple of {few} {getattr(text, few)}")
         return cls(
             vocabulary=text.vocab_size,
             width=text.hidden_size,
@@ -87,4 +96,6 @@ class Qwen35Config:
 
 def _interleaved_axes(frequencies: int, sections: tuple[int, ...] | list[int]) -> tuple[int, ...]:
     """Axis of each frequency: time, height, width in turn, as long as height and width have frequencies left."""
+    if len(sections) != 3:
+        raise ValueError(f"mrope_section must hold three counts, got {list(sections)}")
     return tuple(j % 3 if j % 3 and j < 3 * sections[j % 3] else 0 for j in range(frequencies))

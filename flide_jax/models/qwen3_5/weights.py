@@ -96,7 +96,7 @@ def _gated_delta_net_rows(config: Qwen35Config, source: str, target: str) -> lis
             {f"{source}.conv1d.weight": (gdn.conv_channels, 1, gdn.conv_taps)},
             fuse=lambda taps: taps[:, 0],
         ),
-        Row(f"{target}.log_decay", {f"{source}.A_log": (gdn.value_heads,)}),
+        Row(f"{target}.log_decay_rate", {f"{source}.A_log": (gdn.value_heads,)}),
         Row(f"{target}.decay_bias", {f"{source}.dt_bias": (gdn.value_heads,)}),
         Row(f"{target}.norm", {f"{source}.norm.weight": (gdn.value_dim,)}),
         Row(f"{target}.out_proj", {f"{source}.out_proj.weight": (width, gdn.value_channels)}),

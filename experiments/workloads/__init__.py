@@ -1,0 +1,1 @@
+"""Workloads of the paper, read from files that a user has."""

@@ -1,0 +1,43 @@
+"""Workload rows as System One requests, for `flide-jax ask` and for measuring.
+
+Usage: python -m experiments.workloads.system_one WORKLOAD.jsonl[.xz] > requests.jsonl
+
+A workload is one JSON object a line: {"state": text, "questions": [{"type": "noul" | "choice" | "score",
+"question": text, "options": [[name, description or null], ...]}, ...]}. Questions are named by their place.
+"""
+
+import json
+import lzma
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CRITERIA = {
+    "noul": lambda options: None,
+    "choice": dict,
+    "score": lambda options: [name for name, _ in options],
+}
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a workload, each in System One form."""
+    raw = path.read_bytes()
+    text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode()
+    for line in text.split("\n"):
+        if line:
+            row = json.loads(line)
+            yield {"state": row["state"], "questions": dict(map(_question, enumerate(row["questions"])))}
+
+
+def _question(numbered: tuple[int, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    number, question = numbered
+    criteria = CRITERIA[question["type"]](question.get("options", ()))
+    return str(number), {"type": question["type"], "instructions": question["question"], "criteria": criteria}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    for request in read_rows(Path(sys.argv[1])):
+        print(json.dumps(request, ensure_ascii=False))
