@@ -104,14 +104,17 @@ class Engine:
 
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
         """Label logits [reads, L] of each plan, float32 or float64. Plans share rounds, which changes no answer."""
-        demands = [Demand.of(plan) for plan in plans]
+        running = []
+        with self._precision():
+            # All rounds are dispatched before the first is awaited: the next is laid out while one runs.
+            for members in form_rounds([Demand.of(plan) for plan in plans], self.ladder.largest):
+                stream = lay_out([plans[i] for i in members])
+                capacity = self.ladder.smallest_for(Demand.of_stream(stream))
+                running.append((stream, self.executables.dispatch(stream, capacity)))
         results: list[Logits] = []
-        for members in form_rounds(demands, self.ladder.largest):
-            stream = lay_out([plans[i] for i in members])
-            capacity = self.ladder.smallest_for(Demand.of_stream(stream))
-            with self._precision():
-                logits = self.executables.run(stream, capacity)
-            results += np.split(logits, np.cumsum(stream.reads_per_request)[:-1])
+        for stream, logits in running:
+            found = np.asarray(logits)[: stream.read_rows.size]
+            results += np.split(found, np.cumsum(stream.reads_per_request)[:-1])
         return results
 
     @contextlib.contextmanager

@@ -26,11 +26,10 @@ class Executables:
         self._forward = forward
         self._conv_taps = conv_taps
 
-    def run(self, stream: Stream, capacity: Capacity) -> Float[np.ndarray, "reads L"]:
-        """Label logits of the stream's read rows, in the order of `stream.read_rows`."""
+    def dispatch(self, stream: Stream, capacity: Capacity) -> Float[jax.Array, "reads L"]:
+        """Label logits of the capacity's read rows, those of `stream.read_rows` first. Does not wait for the device."""
         layout = MetadataLayout(capacity, self._conv_taps)
-        logits = self._executable(layout)(self.params, layout.pack(stream))
-        return np.asarray(logits)[: stream.read_rows.size]
+        return self._executable(layout)(self.params, layout.pack(stream))
 
     def _executable(self, layout: MetadataLayout) -> jax.stages.Compiled:
         if layout.capacity not in self.compiled:

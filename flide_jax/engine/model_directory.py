@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flide_jax.models import families
-from flide_jax.models.checkpoint_files import CheckpointError, first_line
+from flide_jax.models.checkpoint_files import CheckpointError, in_one_line
 from flide_jax.prompts.format import PromptFormat
 
 
@@ -40,7 +40,7 @@ def find_model(model: str | Path, *, weights: bool = True) -> Path:
     try:
         return Path(snapshot_download(str(model), allow_patterns=patterns))
     except Exception as error:  # the hub's client raises errors of many libraries
-        raise CheckpointError(f"{model}: neither a directory nor a model of the hub: {first_line(error)}") from None
+        raise CheckpointError(f"{model}: neither a directory nor a model of the hub: {in_one_line(error)}") from None
 
 
 def describe(directory: Path) -> ModelDescription:

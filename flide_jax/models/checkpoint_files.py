@@ -15,9 +15,9 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message says which file and why, in one line for each finding."""
 
 
-def first_line(error: Exception) -> str:
-    """What an error of another library says, in one line."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def in_one_line(error: Exception) -> str:
+    """What an error of another library says, in one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 class TensorFiles(Mapping[str, np.ndarray]):

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from flide_jax.models import qwen3_5
-from flide_jax.models.checkpoint_files import CheckpointError, first_line
+from flide_jax.models.checkpoint_files import CheckpointError, in_one_line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ def read_config(directory: Path) -> tuple[Family, Any]:
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # transformers checks fields with errors of several libraries
-        raise CheckpointError(f"{file}: {first_line(error)}") from None
+        raise CheckpointError(f"{file}: {in_one_line(error)}") from None
     if config.model_type not in FAMILIES:
         supported = ", ".join(FAMILIES)
         raise CheckpointError(f"{file}: model_type {config.model_type!r} is not supported, only {supported}")
@@ -61,4 +61,4 @@ def read_config(directory: Path) -> tuple[Family, Any]:
     try:
         return family, family.read_config(config)
     except (NotImplementedError, ValueError) as error:
-        raise CheckpointError(f"{file}: {first_line(error)}") from None
+        raise CheckpointError(f"{file}: {in_one_line(error)}") from None
