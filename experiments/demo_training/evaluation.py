@@ -1,40 +1,63 @@
-"""Accuracy and calibration on held-out questions."""
+"""Accuracy and calibration of an engine's answers to held-out questions."""
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from experiments.demo_training.streams import StreamBatch
-from experiments.demo_world import Asked
+from experiments.demo_world import Asked, DemoWorld
+from flide_jax.engine import Engine, EngineConfig
+from flide_jax.request import Answer, ChoiceAnswer, YesNoAnswer
+
+GENERATED = ("story", "support", "command")  # parts of the world that need no files
+WHO = ("yesno/person_in", "choice/where_person", "yesno/has_object", "choice/who_has")  # answers differ by person
+ENGINE = EngineConfig(capacities=(2048,))  # full rounds of one size: one compilation, little padding
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One answered question: what was asked, and the probability of each option (float64)."""
+    """One answered question: the probability of each option (float64), and its story's events and people."""
 
     asked: Asked
     probabilities: np.ndarray
+    events: int = 0
+    people: int = 0
 
     @property
     def right(self) -> bool:
         return int(self.probabilities.argmax()) == self.asked.gold
 
 
-def judge(
-    logits: Callable[[StreamBatch], np.ndarray], batches: Sequence[tuple[StreamBatch, list[list[Asked]]]]
-) -> list[Judged]:
-    """Answers every question; `logits` gives [B, reads, L] for a batch. The softmax runs in float64."""
-    judged = []
-    for batch, asked in batches:
-        values = np.asarray(logits(batch), np.float64)
-        for row, stream in enumerate(asked):
-            for column, one in enumerate(stream):
-                first = batch.first_label[row, column]
-                options = values[row, column, first : first + batch.options[row, column]]
-                weights = np.exp(options - options.max())
-                judged.append(Judged(one, weights / weights.sum()))
-    return judged
+def measure(engine: Engine, world: DemoWorld, *, requests: int, longest: int) -> dict:
+    """The report on the first `requests` held-out requests of a world, the same in every run."""
+    held_out = dataclasses.replace(world, held_out=True)
+    examples = list(itertools.islice(held_out.examples("held out", longest=longest), requests))
+    answers = engine.answer_all([example.request for example in examples])
+    return report(
+        [
+            Judged(asked, probabilities(answer[name]), example.events, example.people)
+            for example, answer in zip(examples, answers, strict=True)
+            for name, asked in example.asked.items()
+        ]
+    )
+
+
+def measure_labelled(engine: Engine, files: Sequence[Path], *, requests: int) -> dict:
+    """The report on labelled messages (`intents.read_labelled`): the tenth of the rows that training never saw."""
+    world = DemoWorld(labelled=tuple(files), parts=("labelled",))
+    return measure(engine, world, requests=requests, longest=0)
+
+
+def probabilities(answer: Answer) -> np.ndarray:
+    """The probability of each option (float64), in the order of `Asked.gold`."""
+    if isinstance(answer, YesNoAnswer):
+        return np.array([answer.probability, 1 - answer.probability])
+    if isinstance(answer, ChoiceAnswer):
+        return np.array(list(answer.probabilities.values()))
+    return np.array(answer.probabilities)
 
 
 def accuracy(judged: Sequence[Judged]) -> float:
@@ -58,29 +81,39 @@ def best_temperature(judged: Sequence[Judged]) -> float:
     for one in judged:
         scaled = np.log(np.maximum(one.probabilities, 1e-30))[None] / temperatures[:, None]
         losses += np.log(np.exp(scaled).sum(axis=1)) - scaled[:, one.asked.gold]
-    return float(temperatures[losses.argmin()])
+    return round(float(temperatures[losses.argmin()]), 2)
+
+
+def figures(judged: Sequence[Judged]) -> dict:
+    """How many questions, how many of them right, how many a guess gets right, how sure the answers are."""
+    return {
+        "questions": len(judged),
+        "accuracy": accuracy(judged),
+        "chance": float(np.mean([1 / one.probabilities.size for one in judged])),
+        "mean_probability": float(np.mean([one.probabilities.max() for one in judged])),
+        "expected_calibration_error": expected_calibration_error(judged),
+    }
 
 
 def report(judged: Sequence[Judged]) -> dict:
-    """The figures of a model card: overall, by type, by family, and for questions that the state leaves open."""
-    types = sorted({one.asked.family.split("/")[0] for one in judged})
-    families = sorted({one.asked.family for one in judged})
-    unsure = [one for one in judged if not one.asked.certain]
+    """Figures overall, by type, by family, by whether the text decides the answer and by events of the story.
 
-    def figures(some: Sequence[Judged]) -> dict:
-        return {
-            "questions": len(some),
-            "accuracy": accuracy(some),
-            "expected_calibration_error": expected_calibration_error(some),
-        }
-
+    "who" has the questions that turn on who did what, by how many people the story has.
+    """
     return {
         "all": figures(judged),
-        "types": {kind: figures([one for one in judged if one.asked.family.startswith(kind + "/")]) for kind in types},
-        "certain": figures([one for one in judged if one.asked.certain]),
-        "left_open": figures(unsure) | {"mean_probability": float(np.mean([one.probabilities.max() for one in unsure]))}
-        if unsure
-        else None,
+        "types": _by(judged, lambda one: one.asked.family.split("/")[0]),
+        "certainty": _by(judged, lambda one: "decided" if one.asked.certain else "left open"),
+        "families": _by(judged, lambda one: one.asked.family),
+        "events": _by([one for one in judged if one.events], lambda one: f"{one.events:02}"),
+        "who": _by(
+            [one for one in judged if one.asked.family in WHO and one.asked.certain], lambda one: str(one.people)
+        ),
+        "stories": _by(judged, lambda one: "story" if one.events else "no story"),
         "best_temperature": best_temperature(judged),
-        "families": {family: accuracy([one for one in judged if one.asked.family == family]) for family in families},
     }
+
+
+def _by(judged: Sequence[Judged], key: Callable[[Judged], str]) -> dict[str, dict]:
+    """Figures of each group of questions, in the order of the groups' names."""
+    return {name: figures([one for one in judged if key(one) == name]) for name in sorted(set(map(key, judged)))}

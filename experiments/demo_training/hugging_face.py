@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
@@ -11,19 +10,6 @@ from transformers import Qwen3_5TextConfig
 from flide_jax.models.attention import AttentionParams
 from flide_jax.models.gated_delta_net import GatedDeltaNetParams
 from flide_jax.models.qwen3_5 import Qwen35Config, Qwen35Params
-
-# What the released checkpoints keep in float32 (models of this family decay too fast or too slowly otherwise).
-FLOAT32 = ("log_decay", "mixer.norm")
-
-
-def as_saved(params: Qwen35Params) -> Qwen35Params:
-    """The float32 parameters rounded to the dtypes they are saved in, in float32 again: what a reader will see."""
-
-    def rounded(path: tuple, leaf: jax.Array) -> jax.Array:
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        return leaf if name.endswith(FLOAT32) else leaf.astype(jnp.bfloat16).astype(leaf.dtype)
-
-    return jax.tree.map_with_path(rounded, params)
 
 
 def save(directory: Path, params: Qwen35Params, config: Qwen35Config, written: Qwen3_5TextConfig) -> None:
@@ -58,7 +44,7 @@ def save(directory: Path, params: Qwen35Params, config: Qwen35Config, written: Q
             **mixer,
         }
         tensors |= {f"model.layers.{index}.{name}": tensor for name, tensor in named.items()}
-    float32 = ("A_log", "linear_attn.norm.weight")
+    float32 = ("A_log", "linear_attn.norm.weight")  # decays would be too coarse in bfloat16
     arrays = {
         name: np.ascontiguousarray(tensor, dtype=np.float32 if name.endswith(float32) else jnp.bfloat16)
         for name, tensor in tensors.items()
@@ -92,7 +78,7 @@ def _gated_delta_net(params: GatedDeltaNetParams, config: Qwen35Config) -> dict[
         "linear_attn.in_proj_b.weight": write,
         "linear_attn.in_proj_a.weight": decay,
         "linear_attn.conv1d.weight": np.asarray(params.conv_taps)[:, None],
-        "linear_attn.A_log": params.log_decay,
+        "linear_attn.A_log": params.log_decay_rate,
         "linear_attn.dt_bias": params.decay_bias,
         "linear_attn.norm.weight": params.norm,
         "linear_attn.out_proj.weight": params.out_proj,

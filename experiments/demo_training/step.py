@@ -73,13 +73,13 @@ class Trainer:
         """Label logits [B, reads, LABELS] of B streams, by the pass that answers."""
         cast = self._cast(params)
 
-        def one_stream(buffer: jax.Array) -> jax.Array:
+        def one_stream(buffer: jax.Array | np.ndarray) -> jax.Array:
             metadata = self.layout.unpack(buffer)
             return forward(cast, metadata, self.config, embedded=self._embed(params, metadata.tokens))
 
         return jax.vmap(one_stream)(buffers)
 
-    def _embed(self, params: Qwen35Params, tokens: jax.Array) -> jax.Array:
+    def _embed(self, params: Qwen35Params, tokens: jax.Array | np.ndarray) -> jax.Array:
         """Rows of the float32 embedding: the gradient adds many rows into one, which bfloat16 does slowly and badly."""
         return params.embedding[tokens].astype(self.dtype)
 

@@ -1,7 +1,6 @@
-"""Examples as streams of one fixed shape, for the training step and for evaluation."""
+"""Examples as streams of one fixed shape, for the training step."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -90,26 +89,3 @@ class Packer:
         layout = self.layout
         buffers = np.stack([layout.pack(lay_out([plan for _, plan in one_bin])) for one_bin in bins])
         return StreamBatch(buffers, first_label, options, gold), asked
-
-
-def held_out_batches(
-    packer: Packer, examples: Iterable[Example], count: int, streams: int
-) -> list[tuple[StreamBatch, list[list[Asked]]]]:
-    """Batches that hold exactly the first `count` examples, in order; empty streams complete the last batch."""
-    bins: list[list[tuple[Example, Plan]]] = [[]]
-    total: Demand | None = None
-    for example in itertools.islice(examples, count):
-        fitted, plan = packer.fitted(example)
-        grown = Demand.of(plan) if total is None else total + Demand.of(plan)
-        if not packer.capacity.fits(grown):
-            bins.append([])
-            grown = Demand.of(plan)
-        bins[-1].append((fitted, plan))
-        total = grown
-    filler = bins[0]
-    batches = []
-    for begin in range(0, len(bins), streams):
-        some = bins[begin : begin + streams]
-        batch, asked = packer.lay_out([*some, *[filler] * (streams - len(some))])
-        batches.append((batch, asked[: len(some)]))
-    return batches

@@ -6,4 +6,5 @@ command's text) is held out: it never occurs in training.
 
 from .asking import Asked as Asked
 from .asking import Example as Example
+from .world import LONGEST as LONGEST
 from .world import DemoWorld as DemoWorld

@@ -23,20 +23,25 @@ class Asked:
 
 @dataclass(frozen=True)
 class Example:
-    """A request and what is known about each of its questions, by question name."""
+    """A request and what is known about it: each of its questions, by name; the events of its story and the people in
+    it, 0 where there is no story."""
 
     request: Request
     asked: dict[str, Asked]
+    events: int = 0
+    people: int = 0
 
     def shortened(self, questions: int) -> "Example":
         """The same state with the first questions only."""
-        return example(self.request.state, list(self.asked.values())[:questions])
+        return example(
+            self.request.state, list(self.asked.values())[:questions], events=self.events, people=self.people
+        )
 
 
-def example(state: str | dict | list, asked: Sequence[Asked]) -> Example:
+def example(state: str | dict | list, asked: Sequence[Asked], *, events: int = 0, people: int = 0) -> Example:
     """The request that asks these questions about this state, named q1, q2, ..."""
     named = {f"q{number}": one for number, one in enumerate(asked, 1)}
-    return Example(Request(state, {name: one.question for name, one in named.items()}), named)
+    return Example(Request(state, {name: one.question for name, one in named.items()}), named, events, people)
 
 
 def yes_no(

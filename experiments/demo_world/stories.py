@@ -102,7 +102,7 @@ class Story:
     world: World
 
 
-def draw_story(rng: random.Random, *, held_out: bool, longest: int = 12) -> Story:
+def draw_story(rng: random.Random, *, held_out: bool, longest: int) -> Story:
     """A story of 2 to `longest` events. Its cast is one of the held-out casts or one of the others, never both."""
     while True:
         story = _draw_any_story(rng, longest)

@@ -9,6 +9,7 @@ from . import intents, stories, story_questions, support, telling
 from .asking import Example, example
 
 MOST_QUESTIONS = 20
+LONGEST = 6  # events of a story in the world that the demo model is measured on; it may be trained on longer ones
 SHARES = {"story": 0.74, "support": 0.16, "command": 0.04, "labelled": 0.06}  # of the requests
 
 
@@ -26,7 +27,7 @@ class DemoWorld:
     labelled: Sequence[Path] = ()
     parts: Sequence[str] = tuple(SHARES)
 
-    def examples(self, seed: int | str, *, longest: int = 12) -> Iterator[Example]:
+    def examples(self, seed: int | str, *, longest: int = LONGEST) -> Iterator[Example]:
         """An endless stream of examples; `longest` bounds a story's events."""
         rng = random.Random(f"{seed} {self.held_out}")
         files = [intents.read_labelled(path, held_out=self.held_out) for path in self.labelled]
@@ -54,7 +55,7 @@ def _story(rng: random.Random, *, longest: int, held_out: bool) -> Example:
         asked = story_questions.draw_questions(rng, story, most)
         if asked:
             sentences = telling.tell(rng, story)
-            return example(_state(rng, sentences), asked)
+            return example(_state(rng, sentences), asked, events=len(story.events), people=len(story.people))
 
 
 def _state(rng: random.Random, sentences: list[str]) -> str | dict | list:

@@ -2,8 +2,8 @@
 
 Usage: python -m experiments.workloads.multirc_table2 MULTIRC.jsonl[.xz] TOKENIZER_DIRECTORY
 
-The workload is in the form of `system_one`; the directory holds a Qwen3.5 tokenizer (tokenizer.json) and its chat template. Prints the three means over the states
-and exits 1 unless each agrees with the paper to the digit it gives.
+The workload is in the form of `system_one`; the directory holds a Qwen3.5 tokenizer (tokenizer.json) and its chat
+template. Prints the three means over the states and exits 1 unless each agrees with the paper to the digit it gives.
 """
 
 import sys

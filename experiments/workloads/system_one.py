@@ -9,11 +9,11 @@ A workload is one JSON object a line: {"state": text, "questions": [{"type": "no
 import json
 import lzma
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-CRITERIA = {
+CRITERIA: dict[str, Callable[[Any], Any]] = {
     "noul": lambda options: None,
     "choice": dict,
     "score": lambda options: [name for name, _ in options],

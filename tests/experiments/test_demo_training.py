@@ -1,8 +1,8 @@
 """Training of the demo model: what the streams hold, the figures, the saved checkpoint, and that it learns."""
 
 import dataclasses
+import hashlib
 import itertools
-import json
 from collections.abc import Iterator
 
 import jax
@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import train_demo_model
-from experiments.demo_training import evaluation, hugging_face
+from experiments import measure_demo_model, records, swap_people, train_demo_model
+from experiments.demo_training import evaluation, hugging_face, model_card
 from experiments.demo_training.feed import FeedSettings, batches
 from experiments.demo_training.step import LABELS, answer_loss
-from experiments.demo_training.streams import StreamBatch, held_out_batches
-from experiments.demo_world import Asked, DemoWorld
+from experiments.demo_training.streams import StreamBatch
+from experiments.demo_world import LONGEST, Asked, DemoWorld
 from flide_jax.models import families
 from flide_jax.models.loading import load
 from flide_jax.models.qwen3_5 import Qwen35Config, abstract
-from flide_jax.request import Choice, YesNo
+from flide_jax.request import YesNo
 
 RUN = dataclasses.replace(train_demo_model.TINY, tokens=192, branches=4, streams=3)
 
@@ -56,15 +56,6 @@ def test_long_examples_lose_their_last_questions(settings):
         assert list(fitted.asked.values()) == list(example.asked.values())[: len(fitted.asked)]
 
 
-def test_held_out_batches_hold_every_question_once(settings):
-    packer = settings.packer()
-    examples = list(itertools.islice(settings.world.examples(3, longest=4), 20))
-    batches_of_three = held_out_batches(packer, iter(examples), 20, 3)
-    asked = [one for _, streams in batches_of_three for stream in streams for one in stream]
-    assert asked == [one for example in examples for one in packer.fitted(example)[0].asked.values()]
-    assert {batch.buffers.shape[0] for batch, _ in batches_of_three} == {3}
-
-
 def test_batches_do_not_depend_on_the_workers(settings):
     alone = itertools.islice(batches(settings, workers=0), 3)
     shared = batches(settings, workers=2)
@@ -85,11 +76,6 @@ def test_calibration_error_and_temperature():
     assert evaluation.best_temperature(sure) > 1.9
 
 
-def _batch(**columns: list[int]) -> StreamBatch:
-    """One stream with nothing in it but its reads."""
-    return StreamBatch(np.zeros((1, 1), np.int32), **{name: np.array([row], np.int32) for name, row in columns.items()})
-
-
 def test_answer_loss_is_a_softmax_over_the_questions_own_options():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(1, 2, LABELS)).astype(np.float32)
@@ -106,14 +92,50 @@ def test_answer_loss_is_a_softmax_over_the_questions_own_options():
     assert float(measures["choice"]) == (options.argmax() == 2)
 
 
-def test_judge_reads_the_probabilities_of_each_question():
-    asked = Asked(Choice("?", {"a": None, "b": None}), 1, "choice/x")
-    batch = _batch(first_label=[12], options=[2], gold=[1])
-    logits = np.zeros((1, 1, LABELS))
-    logits[0, 0, 13] = np.log(3)
-    (one,) = evaluation.judge(lambda _: logits, [(batch, [[asked]])])
-    np.testing.assert_allclose(one.probabilities, [0.25, 0.75])
-    assert one.right
+def test_probabilities_follow_the_order_of_the_gold_option(settings):
+    """Logits that favour the gold option make every type of question right."""
+    prompt_format = settings.packer().prompt_format
+    for example in itertools.islice(settings.world.examples(4, longest=4), 30):
+        asked = list(example.asked.values())
+        logits = np.zeros((len(asked), len(prompt_format.labels)), np.float32)
+        for row, one in enumerate(asked):
+            logits[row, prompt_format.label_columns(one.question)[one.gold]] = np.log(3)
+        answers = prompt_format.answers(example.request, logits)
+        for name, one in example.asked.items():
+            found = evaluation.probabilities(answers[name])
+            expected = np.ones(found.size)
+            expected[one.gold] = 3
+            np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-6)
+            assert evaluation.Judged(one, found).right
+
+
+def test_a_report_splits_its_questions_in_every_way():
+    def judged(gold: int, family: str, events: int = 0, people: int = 0, *, certain: bool = True) -> evaluation.Judged:
+        return evaluation.Judged(Asked(YesNo("?"), gold, family, certain), np.array([0.9, 0.1]), events, people)
+
+    report = evaluation.report(
+        [
+            judged(0, "yesno/person_in", 2, 1),
+            judged(1, "yesno/person_in", 10, 3),
+            judged(0, "yesno/person_in", 2, 1, certain=False),
+            judged(0, "choice/b"),
+            judged(1, "choice/b", 10, 3),
+        ]
+    )
+    counts = {
+        split: {name: (one["questions"], round(one["accuracy"] * one["questions"])) for name, one in parts.items()}
+        for split, parts in report.items()
+        if split not in ("all", "best_temperature")
+    }
+    assert counts == {
+        "types": {"choice": (2, 1), "yesno": (3, 2)},
+        "certainty": {"decided": (4, 2), "left open": (1, 1)},
+        "families": {"choice/b": (2, 1), "yesno/person_in": (3, 2)},
+        "events": {"02": (2, 2), "10": (2, 0)},
+        "who": {"1": (1, 1), "3": (1, 0)},
+        "stories": {"no story": (1, 1), "story": (4, 2)},
+    }
+    assert report["all"]["chance"] == 0.5 and report["all"]["mean_probability"] == pytest.approx(0.9)
 
 
 def test_saved_parameters_are_read_back(tmp_path):
@@ -123,14 +145,17 @@ def test_saved_parameters_are_read_back(tmp_path):
     specs = abstract(config, labels=LABELS, dtype=np.dtype(np.float32)).replace(head=None)
     rng = np.random.default_rng(3)
     drawn = jax.tree.map(lambda spec: rng.normal(size=spec.shape).astype(np.float32), specs)
-    params = jax.jit(hugging_face.as_saved)(drawn)
-    hugging_face.save(tmp_path, jax.device_get(params), config, written)
+    hugging_face.save(tmp_path, drawn, config, written)
     family, read = families.read_config(tmp_path)
     assert read == config
     specs = family.abstract(read, labels=LABELS, dtype=np.dtype(np.float32))
     loaded = load(tmp_path, family.weight_table(read, labels), specs)
-    expected = params.replace(head=params.embedding[labels])
-    jax.tree.map(np.testing.assert_array_equal, loaded, expected)
+    expected = drawn.replace(head=drawn.embedding[labels])
+    jax.tree.map(lambda found, one: np.testing.assert_allclose(found, one, rtol=2**-8), loaded, expected)
+    for found, one in zip(loaded.layers, drawn.layers, strict=True):
+        if hasattr(one.mixer, "log_decay_rate"):  # decays and their norms keep float32
+            np.testing.assert_array_equal(found.mixer.log_decay_rate, one.mixer.log_decay_rate)
+            np.testing.assert_array_equal(found.mixer.norm, one.mixer.norm)
 
 
 def test_a_tiny_run_learns_and_leaves_a_checkpoint(tmp_path, monkeypatch):
@@ -144,7 +169,35 @@ def test_a_tiny_run_learns_and_leaves_a_checkpoint(tmp_path, monkeypatch):
     record = train_demo_model.main(arguments)
     losses = [entry["loss"] for entry in record["curve"]]
     assert losses[-1] < 0.8 * losses[0], losses
-    assert json.loads((tmp_path / "results.jsonl").read_text("utf-8")) == record
-    assert (tmp_path / "model.safetensors").is_file() and (tmp_path / "config.json").is_file()
-    card = (tmp_path / "MODEL_CARD.md").read_text("utf-8")
-    assert f"{record['held_out']['world']['all']['accuracy']:.1%}" in card and "{" not in card
+    assert records.newest(tmp_path / "results.jsonl") == record
+    assert record["held_out"]["world"]["all"]["questions"] >= RUN.held_out
+
+
+def test_the_measurement_writes_a_record_and_the_card(tmp_path):
+    arguments = ["--requests", "8", "--results", str(tmp_path / "results.jsonl"), "--card", str(tmp_path / "card.md")]
+    record = measure_demo_model.main(arguments)
+    assert records.newest(tmp_path / "results.jsonl") == record
+    world = record["by_longest"][str(LONGEST)]["all"]
+    assert world["accuracy"] > 0.7 and world["questions"] >= 8
+    card = (tmp_path / "card.md").read_text("utf-8")
+    assert f"{world['accuracy']:.1%}" in card and "{" not in card
+
+
+def test_swapped_people_are_asked_about_alike(tmp_path):
+    for request, golds in itertools.islice(swap_people.pairs(), 20):
+        (one, first), (other, second) = request.questions.items()
+        assert first.options == second.options and first.instructions.replace(one, other) == second.instructions
+        assert max(golds) < len(first.options)
+    record = swap_people.main(stories=3, results=tmp_path / "results.jsonl")
+    assert record["stories"] == 3 and records.newest(tmp_path / "results.jsonl") == record
+
+
+def test_the_shipped_card_is_the_one_of_the_newest_records():
+    trained, measured = (
+        records.newest(records.RESULTS / f"{name}.jsonl") for name in ("train_demo_model", "measure_demo_model")
+    )
+    assert (train_demo_model.DEMO / "MODEL_CARD.md").read_text("utf-8") == model_card.text(trained, measured)
+    weights = (train_demo_model.DEMO / "model.safetensors").read_bytes()
+    assert hashlib.sha256(weights).hexdigest() == measured["weights_sha256"]
+    world = measured["by_longest"][str(LONGEST)]["all"]
+    assert world["accuracy"] >= 0.9 and world["expected_calibration_error"] < 0.05

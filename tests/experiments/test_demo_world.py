@@ -16,13 +16,13 @@ from tests.experiments.story_reader import NUMBERS, StoryReader
 
 @pytest.fixture(scope="module")
 def examples() -> list[Example]:
-    return list(itertools.islice(DemoWorld().examples(7), 1500))
+    return list(itertools.islice(DemoWorld().examples(7, longest=10), 1500))
 
 
 @pytest.fixture(scope="module")
 def told() -> list[tuple[StoryReader, Example]]:
     """Stories as an independent reader understands their text."""
-    some = itertools.islice(DemoWorld(parts=("story",)).examples(11), 600)
+    some = itertools.islice(DemoWorld(parts=("story",)).examples(11, longest=10), 600)
     return [(StoryReader(_text(example)), example) for example in some]
 
 
@@ -118,8 +118,8 @@ def test_either_is_a_matter_of_one_half():
 
 
 def test_examples_are_determined_by_their_seed(examples):
-    assert list(itertools.islice(DemoWorld().examples(7), 50)) == examples[:50]
-    assert list(itertools.islice(DemoWorld().examples(8), 50)) != examples[:50]
+    assert list(itertools.islice(DemoWorld().examples(7, longest=10), 50)) == examples[:50]
+    assert list(itertools.islice(DemoWorld().examples(8, longest=10), 50)) != examples[:50]
 
 
 def test_questions_are_well_formed(examples):

@@ -1,0 +1,41 @@
+"""Records of runs: one JSON object a line, appended to a file of `results/`, with what produced it."""
+
+import datetime
+import json
+import subprocess
+from pathlib import Path
+
+import jax
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def append(path: Path, record: dict) -> dict:
+    """Append a record with its provenance to a file; returns the whole."""
+    record = record | {
+        "commit": _git("rev-parse", "HEAD"),
+        "changed": bool(_git("status", "--porcelain")),  # whether files differed from that commit
+        "device": jax.devices()[0].device_kind,
+        "versions": {"jax": jax.__version__, "numpy": np.__version__},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    return record
+
+
+def newest(path: Path) -> dict:
+    """The last record of a file."""
+    record: dict = json.loads(path.read_text("utf-8").splitlines()[-1])
+    return record
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says about the directory of this file, None where there is no git or no commit."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=RESULTS.parent, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
