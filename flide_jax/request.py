@@ -1,8 +1,9 @@
 """The logical tree of a decision request, before any token: a state, questions about it, and their answers.
 
 In the paper's terms: r = (s, q_1..q_n), and the p_i of Eq. 1. Every constructor validates and copies what it is given,
-so a request that exists is a valid one and stays what it was. A refusal is a `RequestError`: it names the field, in the
-words of the System One wire format, and the rule. (`no_type_check` leaves the refusing to the constructors where
+so a request that exists is a valid one. Structured content is copied, not frozen: changing it changes the request that
+holds it, unchecked. So nothing that may hold content can be hashed. A refusal is a `RequestError`: it names the field,
+in the words of the System One wire format, and the rule. (`no_type_check` leaves the refusing to the constructors where
 annotations are checked at run time, as in the tests.)
 """
 
@@ -22,8 +23,9 @@ MAX_OPTIONS = 255
 MAX_LEVELS = 10
 MAX_DEPTH = 100
 """Deepest nesting of structured content. It keeps hostile input from exhausting the stack, here and in `json`."""
-MAX_INTEGER_BITS = 14_000
-"""Python writes no decimal integer longer than 4,300 digits (14,284 bits)."""
+MAX_INTEGER_DIGITS = 4_200
+"""Longest integer in structured content. Python neither reads nor writes more than 4,300 decimal digits."""
+_INTEGER_BOUND = 10**MAX_INTEGER_DIGITS
 
 
 class RequestError(ValueError):
@@ -60,6 +62,7 @@ class YesNo:
         no: what counts as a no (`criteria.false`).
     """
 
+    __hash__ = None  # type: ignore[assignment]
     instructions: Content | None = None
     _: KW_ONLY
     yes: Content | None = None
@@ -85,13 +88,14 @@ class Choice:
         options: name -> description or None, in the order in which the model reads them.
     """
 
+    __hash__ = None  # type: ignore[assignment]
     instructions: Content | None = None
     options: Mapping[str, Content | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "instructions", _optional_content(self.instructions, ("instructions",)))
         if not isinstance(self.options, Mapping):
-            raise RequestError(("criteria",), f"must be an object of option names, got {_kind(self.options)}")
+            raise RequestError(("criteria",), f"must be an object of option names, got {json_kind(self.options)}")
         if not 1 <= len(self.options) <= MAX_OPTIONS:
             raise RequestError(("criteria",), f"1 to {MAX_OPTIONS} options are allowed, got {len(self.options)}")
         options: dict[str, Content | None] = {}
@@ -118,13 +122,14 @@ class Score:
         levels: what each level means.
     """
 
+    __hash__ = None  # type: ignore[assignment]
     instructions: Content | None = None
     levels: Sequence[Content] = ()
 
     def __post_init__(self) -> None:
         _freeze(self, "instructions", _optional_content(self.instructions, ("instructions",)))
         if not isinstance(self.levels, (list, tuple)):
-            raise RequestError(("criteria",), f"must be an array of levels, lowest first, got {_kind(self.levels)}")
+            raise RequestError(("criteria",), f"must be an array of levels, lowest first, got {json_kind(self.levels)}")
         if not 1 <= len(self.levels) <= MAX_LEVELS:
             raise RequestError(("criteria",), f"1 to {MAX_LEVELS} levels are allowed, got {len(self.levels)}")
         levels = tuple(_content(level, ("criteria", index)) for index, level in enumerate(self.levels))
@@ -145,13 +150,14 @@ class Request:
             and the answers return it byte for byte.
     """
 
+    __hash__ = None  # type: ignore[assignment]
     state: Content
     questions: Mapping[str, Question]
 
     def __post_init__(self) -> None:
         _freeze(self, "state", _content(self.state, ("state",)))
         if not isinstance(self.questions, Mapping):
-            raise RequestError(("questions",), f"must be an object of questions, got {_kind(self.questions)}")
+            raise RequestError(("questions",), f"must be an object of questions, got {json_kind(self.questions)}")
         if not self.questions:
             raise RequestError(("questions",), "at least one question is required")
         questions: dict[str, Question] = {}
@@ -160,7 +166,7 @@ class Request:
             if not name:
                 raise RequestError(("questions", name), "a question id must not be empty")
             if not isinstance(question, (YesNo, Choice, Score)):
-                raise RequestError(("questions", name), f"must be YesNo, Choice or Score, got {_kind(question)}")
+                raise RequestError(("questions", name), f"must be YesNo, Choice or Score, got {json_kind(question)}")
             questions[name] = question
         _freeze(self, "questions", types.MappingProxyType(questions))
 
@@ -184,6 +190,7 @@ class YesNoAnswer:
 class ChoiceAnswer:
     """The most probable option (the first of equals), TypeSafe's confidence in it, and every option's probability."""
 
+    __hash__ = None  # type: ignore[assignment]
     choice: str
     confidence: float
     probabilities: dict[str, float]
@@ -203,6 +210,7 @@ class ChoiceAnswer:
 class ScoreAnswer:
     """The expected position sum_i i p_i, TypeSafe's confidence, and each level's probability and meaning."""
 
+    __hash__ = None  # type: ignore[assignment]
     score: float
     confidence: float
     probabilities: tuple[float, ...]
@@ -271,6 +279,12 @@ def score_confidence(probabilities: Float64[np.ndarray, " levels"]) -> float:
     return max(0.0, 1.0 - float(probabilities @ np.abs(levels - np.argmax(probabilities)) / spread))
 
 
+def json_kind(value: object) -> str:
+    """What errors call a value: its JSON type, or its Python type if it has no place in JSON."""
+    names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
+    return (names | {dict: "an object", list: "an array"}).get(type(value), type(value).__name__)
+
+
 def _freeze(target: object, name: str, value: object) -> None:
     object.__setattr__(target, name, value)
 
@@ -282,7 +296,7 @@ def _optional_content(value: object, location: tuple[str | int, ...]) -> Content
 def _content(value: object, location: tuple[str | int, ...]) -> Content:
     """A checked copy of content: a string, an object or an array."""
     if not isinstance(value, (str, dict, list)):
-        raise RequestError(location, f"must be a string, an object or an array, got {_kind(value)}")
+        raise RequestError(location, f"must be a string, an object or an array, got {json_kind(value)}")
     checked: Content = _json(value, location, depth=0)
     return checked
 
@@ -294,8 +308,8 @@ def _json(value: object, location: tuple[str | int, ...], *, depth: int) -> Any:
     if isinstance(value, str):
         return _text(value, location, "text")
     if isinstance(value, int):
-        if value.bit_length() > MAX_INTEGER_BITS:
-            raise RequestError(location, "an integer of more than 4,200 digits is not allowed")
+        if abs(int(value)) >= _INTEGER_BOUND:
+            raise RequestError(location, f"an integer of more than {MAX_INTEGER_DIGITS:,} digits is not allowed")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -310,13 +324,13 @@ def _json(value: object, location: tuple[str | int, ...], *, depth: int) -> Any:
             (name := _text(key, location, "a key")): _json(item, (*location, name), depth=depth + 1)
             for key, item in value.items()
         }
-    raise RequestError(location, f"must be JSON, got {_kind(value)}")
+    raise RequestError(location, f"must be JSON, got {json_kind(value)}")
 
 
 def _text(value: object, location: tuple[str | int, ...], what: str) -> str:
     """A plain `str` (subclasses may carry behaviour, as template markup does) that UTF-8 can encode."""
     if not isinstance(value, str):
-        raise RequestError(location, f"{what} must be a string, got {_kind(value)}")
+        raise RequestError(location, f"{what} must be a string, got {json_kind(value)}")
     text = str.__str__(value)
     try:
         text.encode()
@@ -324,9 +338,3 @@ def _text(value: object, location: tuple[str | int, ...], what: str) -> str:
         surrogate = f"U+{ord(text[error.start]):04X}"
         raise RequestError(location, f"{what} holds {surrogate} at {error.start}, half a surrogate pair") from None
     return text
-
-
-def _kind(value: object) -> str:
-    """What a value is called on the wire, or its Python type if it has no place there."""
-    names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
-    return (names | {dict: "an object", list: "an array"}).get(type(value), type(value).__name__)

@@ -1,11 +1,10 @@
 """Whether forking changed an answer: every question in its round, compared with the same question asked alone.
 
 Paper: section 3 (s + q_i is, token for token, the text of q_i alone), so that both give the same probabilities but for
-rounding. Forked, the requests are answered as `Engine.answer_all` answers them, in shared rounds. Alone, each question
-is one plain sequence in a round of its own, and runs over its state again: n questions cost n states.
+rounding. Forked, a request may share its rounds with others, as in `Engine.answer_all`. Alone, each question is a text
+of its own in a round of its own, and runs over its state again: n questions cost n states.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +14,12 @@ from flide_jax.engine import Engine
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Answer, ChoiceAnswer, Request, YesNoAnswer
 
-TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 5e-2}
-"""The largest difference of a probability that rounding explains, by the engine's dtype."""
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 7e-2}
+"""The largest difference of a probability that rounding explains, by the engine's dtype.
+
+In float32 and bfloat16 at least ten times the worst of 239 questions to the demo model on a CPU: 7.6e-7 and 6.2e-3. In
+float64, where that worst is 1.3e-15, what exact forking is held to on random models.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +27,11 @@ class QuestionComparison:
     """One question forked and alone.
 
     Attributes:
-        request: which of the compared requests it belongs to.
         question: its id.
         forked, alone: the probabilities of its options; of yes and no.
         same_bits: whether the logits of its options agree in every bit.
     """
 
-    request: int
     question: str
     forked: Float64[np.ndarray, " options"]
     alone: Float64[np.ndarray, " options"]
@@ -47,21 +48,33 @@ class QuestionComparison:
         return float(np.abs(self.forked - self.alone).sum() / 2)
 
 
-def compare(engine: Engine, requests: Sequence[Request]) -> list[QuestionComparison]:
-    """Answers every question of the requests forked and alone, in the order of the requests and their questions.
+def compare(
+    engine: Engine, request: Request, plan: Plan, forked: Float[np.ndarray, "reads L"]
+) -> list[QuestionComparison]:
+    """Answers every question of a request alone, and compares with its forked answers, in the order of the questions.
+
+    Args:
+        engine: what answers.
+        request: the request.
+        plan: `engine.plan(request)`.
+        forked: the plan's logits as `engine.logits` gave them, together with those of any other plans.
 
     Raises:
-        RequestError: a request cannot be answered; the message does not say which of several.
-        FloatingPointError: a logit is not finite; the message names the request and the question.
+        FloatingPointError: a logit is not finite; the message names the question.
     """
-    plans = [engine.plan(request) for request in requests]
-    found: list[QuestionComparison] = []
-    for index, (request, plan, forked) in enumerate(zip(requests, plans, engine.logits(plans), strict=True)):
-        try:
-            found += _compare_request(engine, index, request, forked, _logits_alone(engine, plan))
-        except FloatingPointError as error:
-            raise FloatingPointError(f"requests[{index}].{error}") from None
-    return found
+    answers_forked = engine.prompt_format.answers(request, forked)
+    alone = _logits_alone(engine, plan)
+    answers_alone = engine.prompt_format.answers(request, alone)
+    columns = [engine.prompt_format.label_columns(question) for question in request.questions.values()]
+    return [
+        QuestionComparison(
+            question=name,
+            forked=_probabilities(answers_forked[name]),
+            alone=_probabilities(answers_alone[name]),
+            same_bits=forked[row, options].tobytes() == alone[row, options].tobytes(),
+        )
+        for row, (name, options) in enumerate(zip(request.questions, columns, strict=True))
+    ]
 
 
 def _logits_alone(engine: Engine, plan: Plan) -> Float[np.ndarray, "reads L"]:
@@ -76,28 +89,6 @@ def _logits_alone(engine: Engine, plan: Plan) -> Float[np.ndarray, "reads L"]:
 
 def _logits_dtype(engine: Engine) -> type[np.floating]:
     return np.float64 if engine.dtype == np.float64 else np.float32
-
-
-def _compare_request(
-    engine: Engine,
-    index: int,
-    request: Request,
-    forked: Float[np.ndarray, "reads L"],
-    alone: Float[np.ndarray, "reads L"],
-) -> list[QuestionComparison]:
-    answers_forked = engine.prompt_format.answers(request, forked)
-    answers_alone = engine.prompt_format.answers(request, alone)
-    columns = [engine.prompt_format.label_columns(question) for question in request.questions.values()]
-    return [
-        QuestionComparison(
-            request=index,
-            question=name,
-            forked=_probabilities(answers_forked[name]),
-            alone=_probabilities(answers_alone[name]),
-            same_bits=forked[row, options].tobytes() == alone[row, options].tobytes(),
-        )
-        for row, (name, options) in enumerate(zip(request.questions, columns, strict=True))
-    ]
 
 
 def _probabilities(answer: Answer) -> Float64[np.ndarray, " options"]:

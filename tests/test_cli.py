@@ -1,5 +1,6 @@
 """The command as a user meets it. Models are tiny and random, so that numbers mean nothing and everything else does."""
 
+import errno
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,6 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 from flide_jax import verification
 from flide_jax.cli import main
+from flide_jax.cli.arguments import DTYPES
+from flide_jax.engine.config import DTypeName
+from flide_jax.prompts.format import PromptFormat
 
 URGENT = {"type": "noul", "instructions": "Does this need a reply within the hour?"}
 ACTION = {"type": "choice", "instructions": "What next?", "criteria": {"refund": "refund it", "a\u2028b\u0085": None}}
@@ -24,6 +29,8 @@ REQUEST = {"model": "jev-latest", "state": "The screen is cracked.", "questions"
 @pytest.fixture
 def flide(capsys, monkeypatch):
     """flide(*arguments, stdin=b"") -> (exit status, standard output, standard error)"""
+    # Terminals set it, and GNU readline does for every process that its own starts, the workers of pytest among them.
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def run(*arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -49,6 +56,22 @@ def write(tmp_path):
     return create
 
 
+@pytest.fixture
+def break_answers(monkeypatch):
+    """break_answers(state): requests about this state have logits that are not finite."""
+
+    def fail_for(state: str) -> None:
+        def fail(self, request, logits):
+            if request.state == state:
+                raise FloatingPointError("questions.q: the model's logits are not finite")
+            return answers(self, request, logits)
+
+        monkeypatch.setattr(PromptFormat, "answers", fail)
+
+    answers = PromptFormat.answers
+    return fail_for
+
+
 def error_of(found: tuple[int, str, str]) -> str:
     """The message of a run that failed with one line on standard error and nothing on standard output."""
     status, out, err = found
@@ -62,7 +85,13 @@ def test_help_and_version(flide):
     assert status == 0
     assert all(command in out for command in ("ask", "verify", "inspect"))
     assert flide("--version")[:2] == (0, "flide-jax 0.1.0\n")
-    assert '"questions"' in flide("ask", "--help")[1]
+    ask = flide("ask", "--help")[1]
+    assert '"questions"' in ask
+    assert [line.split()[0] for line in ask.split("Exit status:\n")[1].splitlines()] == ["0", "1", "2", "130"]
+
+
+def test_every_dtype_of_the_engine_has_its_name_and_its_tolerance():
+    assert set(DTYPES) == set(get_args(DTypeName)) == set(verification.TOLERANCES)
 
 
 class TestAsk:
@@ -103,16 +132,8 @@ class TestAsk:
         assert fourth["error"]["row"] == 4
         assert [line.split(": ")[2] for line in err.splitlines()] == [f"{rows}:3", f"{rows}:4"]
 
-    def test_rows_that_the_engine_refuses_fail_alone(self, flide, write, tiny_model, monkeypatch):
-        from flide_jax.prompts.format import PromptFormat
-
-        def fail(self, request, logits):
-            if request.state == "broken":
-                raise FloatingPointError("questions.q: the model's logits are not finite")
-            return answers(self, request, logits)
-
-        answers = PromptFormat.answers
-        monkeypatch.setattr(PromptFormat, "answers", fail)
+    def test_rows_that_the_engine_refuses_fail_alone(self, flide, write, tiny_model, break_answers):
+        break_answers("broken")
         long, broken = REQUEST | {"state": "word " * 1_000_000}, REQUEST | {"state": "broken"}
         rows = write("r.jsonl", long, broken, REQUEST)
         status, out, err = flide("ask", rows, "--model", tiny_model, "--json")
@@ -147,14 +168,23 @@ class TestVerify:
         rows = write("r.jsonl", REQUEST, REQUEST | {"state": "Other.", "questions": {"anger": ANGER}})
         status, out, _ = flide("verify", rows, "--model", tiny_model, "--dtype", dtype, "--per-question")
         assert status == 0
-        assert all(name in out for name in ("ur gent", "ä.b", "anger", f"{rows}:2", "largest |dp|", "same bits"))
+        assert all(name in out for name in ("ur gent", "ä.b", "anger", "r.jsonl:2", "largest |dp|", "same bits"))
         assert f"for {dtype}: within" in out
 
     def test_names_the_row_of_any_group(self, flide, write, tiny_model, monkeypatch):
         monkeypatch.setattr("flide_jax.cli.rows.ROWS_PER_GROUP", 1)
         rows = write("r.jsonl", *(REQUEST | {"questions": {f"q{i}": ANGER}} for i in (1, 2, 3)))
         _, out, _ = flide("verify", rows, "--model", tiny_model, "--per-question")
-        assert [line.split()[:2] for line in out.splitlines()[1:4]] == [[f"{rows}:{i}", f"q{i}"] for i in (1, 2, 3)]
+        assert [line.split()[:2] for line in out.splitlines()[1:4]] == [[f"r.jsonl:{i}", f"q{i}"] for i in (1, 2, 3)]
+
+    def test_a_row_with_nan_does_not_lose_the_others(self, flide, write, tiny_model, break_answers):
+        break_answers("broken")
+        rows = write("r.jsonl", REQUEST, REQUEST | {"state": "broken"}, REQUEST | {"state": "Other."})
+        status, out, err = flide("verify", rows, "--model", tiny_model, "--per-question")
+        assert status == 2
+        assert err == f"flide-jax: error: {rows}:2: questions.q: the model's logits are not finite\n"
+        assert [line.split()[0] for line in out.splitlines()[1:5]] == ["r.jsonl:1"] * 2 + ["r.jsonl:3"] * 2
+        assert "4, each forked and alone" in out and "within" in out
 
     def test_a_difference_past_the_tolerance_is_status_1(self, flide, write, tiny_model, monkeypatch):
         monkeypatch.setitem(verification.TOLERANCES, "float32", -1.0)
@@ -183,6 +213,20 @@ class TestInspect:
         # Each question stands in the tree once and in the stream once.
         assert out.count("question 47 ") == 2
         assert "1 of 64 requests, 48 of " in out
+
+    @pytest.mark.parametrize("command", [["verify", "--per-question"], ["inspect"]])
+    def test_no_directory_and_no_narrow_terminal_cuts_a_name(
+        self, flide, write, tmp_path, tiny_model, monkeypatch, command
+    ):
+        monkeypatch.setenv("COLUMNS", "80")
+        (tmp_path / ("d" * 200)).mkdir()
+        rows = write(f"{'d' * 200}/r.jsonl", *[{"state": "s", "questions": {"alpha beta gamma": URGENT}}] * 2)
+        status, out, err = flide(*command, rows, "--model", tiny_model)
+        assert (status, err) == (0, "")
+        assert max(map(len, out.splitlines())) <= 80
+        # In the tree and the stream, or in the table and twice in the verdict; there it may stand on several lines.
+        assert [out.count(word) for word in ("alpha", "beta", "gamma", "…")] == [4, 4, 4, 0]
+        assert "r.jsonl:2" in out and "ddd" not in out
 
     def test_says_how_many_requests_form_rounds(self, flide, write, without_weights):
         rows = write("r.jsonl", *[REQUEST | {"state": "word " * 150}] * 20, b"{}")
@@ -241,6 +285,23 @@ class TestBadInput:
         found = error_of(flide("ask", write("r.json", REQUEST), "--model", model))
         assert message in found
         assert str(model) in found
+
+    def test_an_error_of_the_system_is_not_one_of_standard_output(self, flide, monkeypatch):
+        def fail(*_: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr("flide_jax.cli.run.read_groups", fail)
+        assert error_of(flide("ask", "-", "--demo")) == "[Errno 24] Too many open files"
+
+    def test_standard_error_that_cannot_be_written_loses_no_answer(self, flide, write, tiny_model, monkeypatch):
+        class Full(io.StringIO):
+            def write(self, text: str) -> int:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("sys.stderr", Full())
+        status, out, _ = flide("ask", write("r.jsonl", b"{}", REQUEST), "--model", tiny_model, "--json")
+        assert status == 2
+        assert [list(json.loads(line))[0] for line in out.removesuffix("\n").split("\n")] == ["error", "model"]
 
     def test_an_interrupt_leaves_quietly(self, flide, monkeypatch):
         def interrupt(*_: object) -> None:

@@ -136,7 +136,7 @@ def test_an_error_is_placed_within_its_question() -> None:
     assert str(error) == "questions.a b.criteria.1: must be text"
 
 
-def test_a_request_stays_what_it_was() -> None:
+def test_a_request_is_a_copy_and_its_fields_are_fixed() -> None:
     state = {"a": [1]}
     options = {"x": None}
     choice = Choice("?", options)
@@ -149,6 +149,23 @@ def test_a_request_stays_what_it_was() -> None:
     with pytest.raises(AttributeError):
         made.state = ""
     assert pickle.loads(pickle.dumps(made)) == made == copy.deepcopy(made)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        YesNo(),
+        Choice(None, {"x": None}),
+        Score(None, ["x"]),
+        Request("", QUESTION),
+        ChoiceAnswer("x", 1.0, {"x": 1.0}),
+        ScoreAnswer(0.0, 1.0, (1.0,), ("x",)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_may_hold_content_cannot_be_hashed(value: object) -> None:
+    with pytest.raises(TypeError, match="unhashable type"):
+        hash(value)
 
 
 def test_text_is_plain_text() -> None:

@@ -1,10 +1,8 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
 from flide_jax.engine import Engine, EngineConfig
-from flide_jax.request import Choice, Request, RequestError, Score, YesNo
+from flide_jax.request import Choice, Request, Score, YesNo
 from flide_jax.verification import TOLERANCES, compare
 
 REQUESTS = [
@@ -21,8 +19,8 @@ def engine(tiny_model) -> Engine:
 
 
 def test_every_question_is_compared_within_the_tolerance(engine):
-    found = compare(engine, REQUESTS)
-    assert [(one.request, one.question) for one in found] == [(0, "u"), (0, "a"), (1, "u")]
+    found = compare_all(engine)
+    assert [one.question for one in found] == ["u", "a", "u"]
     assert [one.forked.size for one in found] == [2, 2, 3]
     for one in found:
         assert one.forked.sum() == pytest.approx(1)
@@ -30,17 +28,19 @@ def test_every_question_is_compared_within_the_tolerance(engine):
 
 
 def test_the_forked_side_is_what_the_engine_answers(engine):
-    first, second, third = compare(engine, REQUESTS)
+    first, second, third = compare_all(engine)
     answers = engine.answer_all(REQUESTS)
     assert first.forked[0] == answers[0]["u"].probability
     assert second.forked.tolist() == list(answers[0]["a"].probabilities.values())
     assert third.forked.tolist() == list(answers[1]["u"].probabilities)
 
 
-def test_each_question_alone_is_one_plain_sequence_in_a_round_of_its_own(engine, monkeypatch):
+def test_each_question_alone_is_one_text_in_a_round_of_its_own(engine, monkeypatch):
     seen = []
-    monkeypatch.setattr(engine.executables, "run", spy(engine.executables.run, lambda stream, _: seen.append(stream)))
-    compare(engine, REQUESTS)
+    monkeypatch.setattr(
+        engine.executables, "dispatch", spy(engine.executables.dispatch, lambda stream, _: seen.append(stream))
+    )
+    compare_all(engine)
     forked, *alone = seen
     assert forked.requests == 2 and len(alone) == 3
     assert all(stream.piece_begin.size == 1 for stream in alone)
@@ -52,7 +52,7 @@ def test_each_question_alone_is_one_plain_sequence_in_a_round_of_its_own(engine,
 def test_a_difference_is_found_where_it_is(engine, monkeypatch):
     """Shifts every logit of one branch: no probability changes. Then that of one option alone: they do."""
     column = engine.prompt_format.label_columns(REQUESTS[0].questions["a"])[1]
-    runs = engine.executables.run
+    runs = engine.executables.dispatch
     for shifted, same in ((slice(None), True), (column, False)):
 
         def shift(stream, capacity, *, shifted=shifted):
@@ -61,8 +61,8 @@ def test_a_difference_is_found_where_it_is(engine, monkeypatch):
                 logits[1, shifted] += np.float32(0.5)
             return logits
 
-        monkeypatch.setattr(engine.executables, "run", shift)
-        first, second, third = compare(engine, REQUESTS)
+        monkeypatch.setattr(engine.executables, "dispatch", shift)
+        first, second, third = compare_all(engine)
         assert max(first.largest_difference, third.largest_difference) < 1e-5
         assert (second.largest_difference < 1e-5) == same
         assert not second.same_bits
@@ -71,24 +71,30 @@ def test_a_difference_is_found_where_it_is(engine, monkeypatch):
 
 
 def test_the_bits_agree_where_nothing_is_forked_or_shared(engine, monkeypatch):
-    plan = engine.plan
-
-    def of_one_question(request):
-        return plan(request).alone(0)
-
-    monkeypatch.setattr(engine, "plan", of_one_question)
+    plan = engine.plan(REQUESTS[1]).alone(0)
     monkeypatch.setattr("flide_jax.verification._logits_alone", lambda engine, plan: engine.logits([plan])[0])
-    (one,) = compare(engine, REQUESTS[1:])
+    (one,) = compare(engine, REQUESTS[1], plan, *engine.logits([plan]))
     assert one.same_bits and one.largest_difference == one.total_variation == 0.0
 
 
-def test_names_what_cannot_be_compared(engine, monkeypatch):
-    with pytest.raises(RequestError, match="tokens"):
-        compare(engine, [dataclasses.replace(REQUESTS[0], state="word " * 10_000)])
-    runs = engine.executables.run
-    monkeypatch.setattr(engine.executables, "run", lambda *args: np.full_like(runs(*args), np.nan))
-    with pytest.raises(FloatingPointError, match=r"requests\[0\].questions.u"):
-        compare(engine, REQUESTS)
+def test_a_logit_that_is_not_finite_is_refused_on_either_side(engine, monkeypatch):
+    plan = engine.plan(REQUESTS[0])
+    (forked,) = engine.logits([plan])
+    broken = forked.copy()
+    broken[1] = np.nan
+    with pytest.raises(FloatingPointError, match="questions.a"):
+        compare(engine, REQUESTS[0], plan, broken)
+    runs = engine.executables.dispatch
+    monkeypatch.setattr(engine.executables, "dispatch", lambda *args: np.full_like(runs(*args), np.nan))
+    with pytest.raises(FloatingPointError, match="questions.u"):
+        compare(engine, REQUESTS[0], plan, forked)
+
+
+def compare_all(engine):
+    """The comparisons of all requests, which share rounds."""
+    plans = [engine.plan(request) for request in REQUESTS]
+    items = zip(REQUESTS, plans, engine.logits(plans), strict=True)
+    return [one for item in items for one in compare(engine, *item)]
 
 
 def spy(function, look):

@@ -5,6 +5,8 @@ import sys
 import textwrap
 from typing import Any, NoReturn
 
+from flide_jax.cli.terminal import writing
+
 DTYPES = ("bfloat16", "float32", "float64")
 
 _FILE = """
@@ -18,7 +20,11 @@ Any other name, and - (standard input), may hold either. One request:
                 "criteria": {"refund": "refund the order", "escalate": null}},
      "anger":  {"type": "score", "criteria": ["calm", "annoyed", "angry"]}}}
 
-Exit status: 0 done, 2 something could not be done (standard error says what and where), 130 interrupted.
+Exit status:
+  0    done
+  1    verify: a difference is more than rounding in this dtype explains
+  2    something could not be done: standard error says what and where, unless the reader of the output has left
+  130  interrupted
 """
 
 
@@ -30,7 +36,8 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, as all others are, and whose help does not hide that it cannot be written."""
 
     def print_help(self, file: Any = None) -> None:
-        (file or sys.stdout).write(self.format_help())
+        with writing():
+            (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (see {self.prog} --help)")
@@ -54,8 +61,8 @@ def parser(version: str) -> argparse.ArgumentParser:
         commands,
         "verify",
         "answer every question forked and alone, and compare",
-        "Answers every question twice: forked from the state that all questions of its request share, and alone, as "
-        "one plain text. Prints how far the probabilities differ, and exits with status 1 where the difference is "
+        "Answers every question twice: forked from the state that all questions of its request share, and alone, as a "
+        "text of its own. Prints how far the probabilities differ, and exits with status 1 where the difference is "
         "more than rounding in this dtype explains.",
     )
     _add_dtype(verify)

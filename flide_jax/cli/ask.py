@@ -7,11 +7,11 @@ from functools import partial
 
 from rich.text import Text
 
+from flide_jax.cli.console import open_console
 from flide_jax.cli.model import load_engine
 from flide_jax.cli.rows import Failure, Group, Row, attempt, plan_row
 from flide_jax.cli.terminal import report, write_lines
 from flide_jax.drawing.answers import draw_answers
-from flide_jax.drawing.console import open_console
 from flide_jax.engine import Engine
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Answers, Request
@@ -65,6 +65,6 @@ def _draw(engine: Engine, outcomes: Iterable[Outcome]) -> None:
     for row, outcome in outcomes:
         if isinstance(outcome, Answers):
             tokens = f"{outcome.usage.input_tokens:,} tokens, {engine.name}, {engine.dtype}"
-            console.print(Text(row.place, style="bold"), Text(tokens))
+            console.print(Text(row.label, style="bold"), Text(tokens))
             console.print(draw_answers(outcome))
             console.print()

@@ -6,21 +6,16 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from flide_jax.cli.console import open_console
 from flide_jax.cli.model import load_format
-from flide_jax.cli.rows import Failure, Group, Row, plan_row
-from flide_jax.cli.terminal import report
-from flide_jax.drawing.console import open_console
+from flide_jax.cli.rows import Group, Planned, plan_group
 from flide_jax.drawing.stream import LEGEND, draw_stream, draw_strip, summary
 from flide_jax.drawing.tree import draw_tree
 from flide_jax.engine import EngineConfig
 from flide_jax.layout import Demand, Ladder, form_rounds, lay_out
-from flide_jax.prompts.plan import Plan
-from flide_jax.request import Request
 
 # Requests that are drawn in full unless all are asked for, or those of the first round if they are more.
 _DRAWN = 8
-
-type Planned = tuple[Row, Request, Plan]
 
 
 def inspect(arguments: Namespace, groups: Iterable[Group]) -> int:
@@ -30,14 +25,8 @@ def inspect(arguments: Namespace, groups: Iterable[Group]) -> int:
     console = open_console()
     ladder = EngineConfig().ladder()
     for group in groups:
-        planned: list[Planned] = []
-        for row, request in group:
-            plan = plan_row(prompt_format.plan, row, request)
-            if isinstance(plan, Failure):
-                report(plan.message)
-                status = 2
-            elif isinstance(request, Request):
-                planned.append((row, request, plan))
+        planned = list(plan_group(prompt_format.plan, group))
+        status = status if len(planned) == len(group) else 2
         for members in form_rounds([Demand.of(plan) for *_, plan in planned], ladder.largest):
             in_full = arguments.all or not rounds or (not left_out and drawn + len(members) <= _DRAWN)
             drawn, left_out = (drawn + len(members), left_out) if in_full else (drawn, left_out + len(members))
@@ -54,7 +43,7 @@ def inspect(arguments: Namespace, groups: Iterable[Group]) -> int:
 def _draw_round(console: Console, ladder: Ladder, number: int, planned: Sequence[Planned], *, in_full: bool) -> None:
     stream = lay_out([plan for *_, plan in planned])
     capacity = ladder.smallest_for(Demand.of_stream(stream))
-    first, last = planned[0][0].place, planned[-1][0].place
+    first, last = planned[0][0].label, planned[-1][0].label
     places = first if len(planned) == 1 else f"{first} to {last}"
     console.print(Text(f"round {number}", style="bold"), Text(places))
     console.print(Text(summary(stream, capacity)))
@@ -63,7 +52,7 @@ def _draw_round(console: Console, ladder: Ladder, number: int, planned: Sequence
     if not in_full:
         return
     for index, (row, request, plan) in enumerate(planned):
-        console.print(draw_tree(request, plan, title=f"request {index}  {row.place}"))
+        console.print(draw_tree(request, plan, title=f"request {index}  {row.label}"))
     console.print()
     names = [name for _, request, _ in planned for name in request.questions]
     console.print(draw_stream(stream, capacity, names))

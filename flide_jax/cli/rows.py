@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from flide_jax.cli.arguments import CommandError
+from flide_jax.cli.terminal import report
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Request, RequestError
 from flide_jax.serving.protocol import parse_request
@@ -33,6 +34,11 @@ class Row:
     line: int | None
     place: str
     text: bytes
+
+    @property
+    def label(self) -> str:
+        """What drawings call it: its place without directories, which are the same for all rows and may be long."""
+        return Path(self.place).name
 
     def read(self) -> Request:
         """The request. Raises RequestError."""
@@ -58,6 +64,7 @@ class Failure:
 
 
 type Group = list[tuple[Row, Request | Failure]]
+type Planned = tuple[Row, Request, Plan]
 
 
 def attempt[T](row: Row, step: Callable[[], T]) -> T | Failure:
@@ -71,6 +78,16 @@ def attempt[T](row: Row, step: Callable[[], T]) -> T | Failure:
 def plan_row(plan: Callable[[Request], Plan], row: Row, request: Request | Failure) -> Plan | Failure:
     """The plan of a row that could be read."""
     return request if isinstance(request, Failure) else attempt(row, partial(plan, request))
+
+
+def plan_group(plan: Callable[[Request], Plan], group: Group) -> Iterator[Planned]:
+    """The rows of a group that can be planned; the others are reported and left out."""
+    for row, request in group:
+        planned = plan_row(plan, row, request)
+        if isinstance(planned, Failure):
+            report(planned.message)
+        elif isinstance(request, Request):
+            yield row, request, planned
 
 
 def read_groups(arguments: Namespace) -> Iterator[Group]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from flide_jax.cli.arguments import CommandError, check_model, parser
 from flide_jax.cli.rows import read_groups
-from flide_jax.cli.terminal import report
+from flide_jax.cli.terminal import OutputError, report, writing
 
 FAILED, INTERRUPTED = 2, 130
 
@@ -25,16 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(parser(importlib.metadata.version("flide-jax")).parse_args(arguments))
         finally:  # At the interpreter's exit it would be too late to say that writing failed.
-            sys.stdout.flush()
+            with writing():
+                sys.stdout.flush()
     except CommandError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         report("interrupted")
         return INTERRUPTED
+    except OutputError as error:
+        return _end_output(error.cause)
     except OSError as error:
-        if error.filename is None:
-            return _end_output(error)
-        return _fail(f"{error.filename}: {error.strerror}")
+        return _fail(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
 
 
 def _run(arguments: Namespace) -> int:

@@ -18,7 +18,7 @@ Line = tuple[Text, float, bool]
 
 def draw_answers(answers: Answers) -> Table:
     """The answers in the order of the questions; the most probable option of each is marked."""
-    table = plain_table("question", "answer", "option", "p", "", right=("p",))
+    table = plain_table("question", "answer", "option", "p", "", right=("p",), names=("question", "option"))
     for name, answer in answers.items():
         names = iter([one_line(name, limit=28)])
         summaries = iter([Text(line) for line in _summary(answer)])

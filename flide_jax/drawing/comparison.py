@@ -7,38 +7,41 @@ from rich.table import Table
 from flide_jax.drawing.text import one_line, plain_table
 from flide_jax.verification import QuestionComparison
 
+type Found = tuple[str, QuestionComparison]
+"""A question with what its request is called."""
 
-def draw_verdict(found: Sequence[QuestionComparison], *, dtype: str, tolerance: float, places: Sequence[str]) -> Table:
+
+def draw_verdict(found: Sequence[Found], *, dtype: str, tolerance: float) -> Table:
     """The worst of all questions, and where it is.
 
     Args:
         found: all comparisons, at least one.
         dtype: what the engine computes in.
         tolerance: the largest difference that rounding explains.
-        places: what each request is called.
     """
-    worst = max(found, key=lambda one: one.largest_difference)
-    spread = max(found, key=lambda one: one.total_variation)
-    same = sum(one.same_bits for one in found)
-    table = plain_table("", "")
+    worst_place, worst = max(found, key=lambda one: one[1].largest_difference)
+    spread_place, spread = max(found, key=lambda one: one[1].total_variation)
+    same = sum(one.same_bits for _, one in found)
+    table = plain_table("what", "found", names=("found",))
     table.show_header = False
     table.add_row("questions", f"{len(found)}, each forked and alone, {dtype}")
-    table.add_row("largest |dp|", f"{worst.largest_difference:.3g}  {_place(worst, places)}")
-    table.add_row("largest total variation", f"{spread.total_variation:.3g}  {_place(spread, places)}")
+    table.add_row("largest |dp|", f"{worst.largest_difference:.3g}  {_place(worst_place, worst)}")
+    table.add_row("largest total variation", f"{spread.total_variation:.3g}  {_place(spread_place, spread)}")
     table.add_row("same bits", "all" if same == len(found) else f"{same} of {len(found)}")
     verdict = "within" if worst.largest_difference <= tolerance else "EXCEEDED"
     table.add_row("tolerance of |dp|", f"{tolerance:g} for {dtype}: {verdict}")
     return table
 
 
-def draw_questions(found: Sequence[QuestionComparison], *, places: Sequence[str]) -> Table:
-    """One line for each question."""
+def draw_questions(found: Sequence[Found]) -> Table:
+    """Every question in a row of its own."""
     table = plain_table(
-        "request", "question", "|dp|", "total variation", "same bits", right=("|dp|", "total variation")
-    )
-    for one in found:
+        "request", "question", "|dp|", "total variation", "same bits",
+        right=("|dp|", "total variation"), names=("request", "question"),
+    )  # fmt: skip
+    for place, one in found:
         table.add_row(
-            places[one.request],
+            place,
             one_line(one.question, limit=40),
             f"{one.largest_difference:.3g}",
             f"{one.total_variation:.3g}",
@@ -47,5 +50,5 @@ def draw_questions(found: Sequence[QuestionComparison], *, places: Sequence[str]
     return table
 
 
-def _place(one: QuestionComparison, places: Sequence[str]) -> str:
-    return f"({places[one.request]}, {one_line(one.question, limit=40)})"
+def _place(place: str, one: QuestionComparison) -> str:
+    return f"({place}, {one_line(one.question, limit=40)})"

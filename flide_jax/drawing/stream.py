@@ -35,8 +35,9 @@ def draw_stream(stream: Stream, capacity: Capacity, names: Sequence[str]) -> Tab
     reads = _reads_of_pieces(stream)
     table = plain_table(
         "rows", "tokens", "request", "branch", "state keys", "own keys", "slot", "chunks", "reads",
-        right=("tokens", "request", "chunks"),
+        right=("tokens", "request", "chunks"), names=("branch", "reads"),
     )  # fmt: skip
+    table.collapse_padding = True
     for piece in range(stream.piece_begin.size):
         begin = int(stream.piece_begin[piece])
         length = int(stream.piece_length[piece])

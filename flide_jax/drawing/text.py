@@ -14,11 +14,23 @@ def one_line(content: Content, *, limit: int = 40) -> Text:
     return Text(shown if len(text) <= limit and len(shown) <= limit else shown[: limit - 1] + "…")
 
 
-def plain_table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """A table of one-line cells under a rule. Columns named in `right` hold numbers."""
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold", header_style="dim")
+def plain_table(*columns: str, right: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> Table:
+    """A table without lines.
+
+    Args:
+        columns: their headings.
+        right: the columns that hold numbers.
+        names: the columns that fold into several lines where the width is short, so that no name is cut; the cells of
+            the others are one line.
+    """
+    table = Table(box=None, pad_edge=False, header_style="dim")
     for name in columns:
+        folds = name in names
         table.add_column(
-            name, justify="right" if name in right else "left", no_wrap=True, overflow="ellipsis", min_width=len(name)
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=not folds,
+            overflow="fold" if folds else "ellipsis",
+            min_width=len(name),
         )
     return table

@@ -14,7 +14,7 @@ def draw_tree(request: Request, plan: Plan, *, title: str) -> Tree:
     alone = len(lengths) * plan.state.size + sum(lengths)
     tree = Tree(
         Text(title, style="bold").append(
-            f"  {plan.tokens:,} tokens forked, {alone:,} as {len(lengths)} sequences", style="not bold"
+            f"  {plan.tokens:,} tokens forked, {alone:,} as {len(lengths)} texts", style="not bold"
         ),
         guide_style="dim",
     )

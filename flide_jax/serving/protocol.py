@@ -24,6 +24,7 @@ from flide_jax.request import (
     ScoreAnswer,
     YesNo,
     YesNoAnswer,
+    json_kind,
 )
 from flide_jax.serving import strict_json
 
@@ -58,7 +59,7 @@ def read_request(value: Any) -> WireRequest:
         raise RequestError(("assets",), "images are not supported")
     model = fields.get("model")
     if "model" in fields and not isinstance(model, str):
-        raise RequestError(("model",), f"must be a string, got {_kind(model)}")
+        raise RequestError(("model",), f"must be a string, got {json_kind(model)}")
     questions = {
         name: _read_question(name, question) for name, question in _object(fields["questions"], ("questions",)).items()
     }
@@ -89,7 +90,7 @@ def _read_question(name: str, value: Any) -> Question:
     }
     kind = fields["type"]
     if not isinstance(kind, str) or kind not in readers:
-        got = ascii(kind) if isinstance(kind, str) else _kind(kind)
+        got = ascii(kind) if isinstance(kind, str) else json_kind(kind)
         raise RequestError((*location, "type"), f"must be noul, choice or score, got {got}")
     try:
         return readers[kind](fields)
@@ -135,11 +136,5 @@ def _answer(answer: Answer) -> dict[str, Any]:
 
 def _object(value: Any, location: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise RequestError(location, f"must be an object, got {_kind(value)}")
+        raise RequestError(location, f"must be an object, got {json_kind(value)}")
     return value
-
-
-def _kind(value: Any) -> str:
-    """The JSON type of a JSON value."""
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")

@@ -5,22 +5,19 @@ it takes a deep enough nesting for an error of its own.
 """
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any
 
-from flide_jax.request import MAX_INTEGER_BITS, RequestError
-
-_MAX_DIGITS = int(MAX_INTEGER_BITS * math.log10(2))
+from flide_jax.request import MAX_INTEGER_DIGITS, RequestError
 
 
 def parse(text: bytes) -> Any:
     """One JSON value from UTF-8 text, with or without a byte order mark.
 
     Raises:
-        RequestError: not UTF-8, not JSON, a key twice in one object, NaN or an infinity, an integer of more than 4,200
-            digits, or a nesting too deep to read. It says where: the location of the key or number, else a line and
-            column.
+        RequestError: not UTF-8, not JSON, a key twice in one object, NaN or an infinity, an integer of more than
+            `MAX_INTEGER_DIGITS` digits, or a nesting too deep to read. It says where if it can: the location of the key
+            or number, the line and column of what is not JSON, the offset of what is not UTF-8.
     """
     try:
         decoded = text.decode("utf-8-sig")
@@ -38,14 +35,24 @@ def parse(text: bytes) -> Any:
             found[key] = value
         return found
 
-    constants: list[str] = []
+    refused: list[tuple[object, str]] = []
 
-    def read_constant(name: str) -> float:
-        constants.append(name)
-        return float(name)
+    def refuse(rule: str) -> object:
+        mark = object()  # It stands for the number, so that its place can be found once all has been read.
+        refused.append((mark, rule))
+        return mark
+
+    def read_constant(name: str) -> object:
+        return refuse(f"NaN and infinities are not JSON, got {name}")
+
+    def read_int(text: str) -> object:
+        digits = len(text.removeprefix("-"))
+        if digits > MAX_INTEGER_DIGITS:
+            return refuse(f"an integer of more than {MAX_INTEGER_DIGITS:,} digits is not allowed, got {digits:,}")
+        return int(text)
 
     try:
-        value = json.loads(decoded, object_pairs_hook=read_object, parse_constant=read_constant, parse_int=_read_int)
+        value = json.loads(decoded, object_pairs_hook=read_object, parse_constant=read_constant, parse_int=read_int)
     except json.JSONDecodeError as error:
         raise RequestError((), f"not JSON: {error}") from None
     except RecursionError:
@@ -56,16 +63,10 @@ def parse(text: bytes) -> Any:
         raise RequestError(
             (*_location(value, lambda found: found is holder), key), "this key stands twice in its object"
         )
-    if constants:
-        where = _location(value, lambda found: isinstance(found, float) and not math.isfinite(found))
-        raise RequestError(where, f"NaN and infinities are not JSON, got {constants[0]}")
+    if refused:
+        mark, rule = refused[0]
+        raise RequestError(_location(value, lambda found: found is mark), rule)
     return value
-
-
-def _read_int(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
-        raise RequestError((), f"an integer of {len(digits)} digits is too long, {_MAX_DIGITS} are allowed")
-    return int(digits)
 
 
 def _location(value: Any, wanted: Callable[[Any], bool]) -> tuple[str | int, ...]:

@@ -26,6 +26,18 @@ def test_many_options_are_summed_up(options, lines):
         assert f"{probabilities[:-10].sum():.4f}" in text
 
 
+def test_a_narrow_terminal_cuts_no_name():
+    written = io.StringIO()
+    name, option = "the-name-of-a-question", "the-long-name-of-an-option"
+    answer = ChoiceAnswer.of(Choice(None, {option: None}), np.ones(1))
+    answers = Answers({name: answer}, usage=Usage(1, 1))
+    Console(file=written, width=72).print(draw_answers(answers))
+    heading, *lines = written.getvalue().splitlines()
+    for column, following, text in (("question", "answer", name), ("option", "p ", option)):
+        cells = [line[heading.index(column) : heading.index(following)] for line in lines]
+        assert text in "".join(cell.strip() for cell in cells)
+
+
 def test_confidence_has_a_line_where_there_is_one_option():
     assert "confidence 1.00" in drawn(ScoreAnswer.of(Score(None, ["only"]), np.ones(1)))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flide_jax.request import RequestError
+from flide_jax.request import MAX_INTEGER_DIGITS, Request, RequestError, YesNo
 from flide_jax.serving.strict_json import parse
 
 VALUES = st.recursive(
@@ -37,7 +37,8 @@ def test_reads_text_in_utf8_with_or_without_a_byte_order_mark():
         (b'{"a": {"b": 1, "b": 2}, "a": 3}', ("a",), "twice"),
         (b'{"b": 0, "a": [1, NaN]}', ("a", 1), "NaN"),
         (b'{"a": -Infinity}', ("a",), "-Infinity"),
-        (b"[" + b"9" * 5000 + b"]", (), "integer of 5000 digits"),
+        (b'{"a": [0, -' + b"9" * 5000 + b"]}", ("a", 1), "more than 4,200 digits is not allowed, got 5,000"),
+        (b'{"a": NaN, "b": ' + b"9" * 5000 + b"}", ("a",), "NaN"),
         (b"[" * 200_000 + b"]" * 200_000, (), "nested too deep"),
         (b'{"a":' * 200_000, (), "nested too deep"),
     ],
@@ -55,6 +56,13 @@ def test_a_repeated_key_is_found_below_any_nesting_that_can_be_read():
 
 
 def test_long_integers_are_read_up_to_the_limit():
-    assert parse(b"9" * 4214) == 10**4214 - 1
-    with pytest.raises(RequestError):
-        parse(b"9" * 4215)
+    """The limit of the reader is that of a request's content, with a sign or without."""
+    longest = 10**MAX_INTEGER_DIGITS - 1
+    for value in (longest, -longest):
+        assert parse(str(value).encode()) == value
+        Request([value], {"q": YesNo()})
+    for value in (longest + 1, -longest - 1):
+        with pytest.raises(RequestError, match="4,200 digits"):
+            parse(str(value).encode())
+        with pytest.raises(RequestError, match="4,200 digits"):
+            Request([value], {"q": YesNo()})
