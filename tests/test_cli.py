@@ -5,8 +5,10 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -275,7 +277,7 @@ class TestBadInput:
             (lambda path: put_nan(path / "model.safetensors"), "NaN or infinite values in"),
             (lambda path: forget_words(path / "tokenizer.json"), "the label 'yes'"),
             (lambda path: (path / "tokenizer.json").unlink(), "tokenizer.json"),
-            (lambda path: shutil.rmtree(path), "neither a directory nor a model of the hub"),
+            (lambda path: shutil.rmtree(path), "no such directory"),
         ],
     )
     def test_checkpoints(self, flide, write, tmp_path, tiny_model, damage, message, monkeypatch):
@@ -303,12 +305,16 @@ class TestBadInput:
         assert status == 2
         assert [list(json.loads(line))[0] for line in out.removesuffix("\n").split("\n")] == ["error", "model"]
 
-    def test_an_interrupt_leaves_quietly(self, flide, monkeypatch):
-        def interrupt(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("flide_jax.cli.run.read_groups", interrupt)
-        assert flide("ask", "-", "--demo") == (130, "", "flide-jax: error: interrupted\n")
+    @pytest.mark.parametrize("seconds", [1.5, 3.0])
+    def test_an_interrupt_ends_it_at_any_time(self, write, tiny_model, seconds):
+        """Also while libraries are imported, where an exception may be lost."""
+        command = [sys.executable, "-m", "flide_jax", "ask", "-", "--model", str(tiny_model)]
+        pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+        with subprocess.Popen(command, **pipes) as process:  # it waits for requests
+            time.sleep(seconds)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        assert (process.returncode, out, err) == (130, b"", b"flide-jax: error: interrupted\n")
 
 
 def truncate(file: Path) -> None:

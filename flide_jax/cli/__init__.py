@@ -3,6 +3,26 @@ for each command: `ask`, `verify`, `inspect`. `rows` reads their requests, `term
 and draw.
 """
 
-from flide_jax.cli.run import main
+import os
+import signal
+from collections.abc import Sequence
+from types import FrameType
 
-__all__ = ["main"]
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; see `run.run_command`. An interrupt ends the process."""
+    before = signal.signal(signal.SIGINT, _end)
+    try:
+        from flide_jax.cli.run import run_command  # takes long enough to be interrupted
+
+        return run_command(arguments)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    # Not a KeyboardInterrupt: one that rises in a callback of the garbage collector, of which jax has one, is dropped.
+    os.write(2, b"flide-jax: error: interrupted\n")
+    os._exit(INTERRUPTED)

@@ -82,7 +82,7 @@ def parser(version: str) -> argparse.ArgumentParser:
 
 def check_model(arguments: argparse.Namespace) -> None:
     """Raises CommandError where the arguments name no model."""
-    if arguments.model is None and not arguments.demo:
+    if not arguments.model and not arguments.demo:
         raise CommandError("which model? Give --model DIR or --model ID, or --demo for the small one in this package")
 
 

@@ -143,7 +143,7 @@ def _lines(name: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Row]:
     """Rows of JSON lines. Binary files break lines at the byte 0x0A only, as JSON lines do."""
     for number, line in lines:
         if line.strip():
-            yield Row(number, f"{name}:{number}", line)
+            yield Row(number, f"{name}:{number}", line.strip())  # so that errors count within the row
 
 
 def _document_or_lines(name: str, opened: Iterable[bytes]) -> Iterator[Row]:

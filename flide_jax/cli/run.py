@@ -10,10 +10,10 @@ from flide_jax.cli.arguments import CommandError, check_model, parser
 from flide_jax.cli.rows import read_groups
 from flide_jax.cli.terminal import OutputError, report, writing
 
-FAILED, INTERRUPTED = 2, 130
+FAILED = 2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run_command(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; standard output holds results only.
 
     Errors of what the user gave (arguments, files, requests, checkpoints) are one line on standard error. Any other
@@ -29,9 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
     except CommandError as error:
         return _fail(str(error))
-    except KeyboardInterrupt:
-        report("interrupted")
-        return INTERRUPTED
     except OutputError as error:
         return _end_output(error.cause)
     except OSError as error:

@@ -34,13 +34,17 @@ def find_model(model: str | Path, *, weights: bool = True) -> Path:
     """
     if Path(model).is_dir():
         return Path(model)
+    if str(model).startswith((".", "/", "~")):  # cannot be an id
+        raise CheckpointError(f"{model}: no such directory")
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
     try:
         return Path(snapshot_download(str(model), allow_patterns=patterns))
     except Exception as error:  # the hub's client raises errors of many libraries
-        raise CheckpointError(f"{model}: neither a directory nor a model of the hub: {in_one_line(error)}") from None
+        raise CheckpointError(
+            f"{model}: not a directory, and the hub gave no such model: {in_one_line(error)}"
+        ) from None
 
 
 def describe(directory: Path) -> ModelDescription:

@@ -1,6 +1,7 @@
 """The architectures that can be loaded, by the `model_type` of config.json."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,25 @@ def read_config(directory: Path) -> tuple[Family, Any]:
     file = directory / "config.json"
     if not file.is_file():
         raise CheckpointError(f"{directory}: missing config.json")
+    model_type = _model_type(file)
+    if model_type not in FAMILIES:
+        supported = ", ".join(FAMILIES)
+        raise CheckpointError(f"{file}: model_type {model_type!r} is not supported, only {supported}")
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # transformers checks fields with errors of several libraries
         raise CheckpointError(f"{file}: {in_one_line(error)}") from None
-    if config.model_type not in FAMILIES:
-        supported = ", ".join(FAMILIES)
-        raise CheckpointError(f"{file}: model_type {config.model_type!r} is not supported, only {supported}")
     if getattr(config, "quantization_config", None) is not None:
         raise CheckpointError(f"{file}: quantised weights are not supported")
-    family = FAMILIES[config.model_type]
+    family = FAMILIES[model_type]
     try:
         return family, family.read_config(config)
     except (NotImplementedError, ValueError) as error:
         raise CheckpointError(f"{file}: {in_one_line(error)}") from None
+
+
+def _model_type(file: Path) -> str:
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["model_type"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not a model's config: {in_one_line(error)}") from None
