@@ -13,11 +13,16 @@ ROOT = Path(__file__).parents[1]
 STANDARD = set(sys.stdlib_module_names)
 
 
-def imports(folder: str) -> Iterator[tuple[Path, str]]:
+def sources(part: str) -> list[Path]:
+    """The Python files of a folder, or the one file."""
+    files = sorted((ROOT / part).rglob("*.py")) if (ROOT / part).is_dir() else [ROOT / part]
+    assert files, f"{part} is empty"
+    return files
+
+
+def imports(part: str) -> Iterator[tuple[Path, str]]:
     """(file, absolute name of the imported module) of every import statement, those inside functions included."""
-    files = sorted((ROOT / folder).rglob("*.py"))
-    assert files, f"{folder} is empty"
-    for file in files:
+    for file in sources(part):
         package = file.relative_to(ROOT).parent.parts
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
@@ -35,29 +40,52 @@ def is_within(name: str, packages: set[str]) -> bool:
 
 ONLY = {
     "pallas_kernels": {"jax", "numpy", "jaxtyping", "pallas_kernels"},
+    "flide_jax/request.py": {"jaxtyping", "numpy"},
     "flide_jax/reference": {"flide_jax.reference", "numpy", "jaxtyping", "ml_dtypes", "safetensors"},
 }
+# What a user meets; what computes knows none of it.
+OUTER = {"flide_jax.cli", "flide_jax.drawing", "flide_jax.serving", "flide_jax.verification"}
 NEVER = {
     "pallas_kernels": {"flide_jax", "experiments", "notebooks", "tests"},
     "flide_jax": {"experiments", "notebooks", "tests", "torch"},
-    "flide_jax/layout": {"flide_jax.models", "flide_jax.engine", "flide_jax.reference", "flide_jax.cli"},
-    "flide_jax/prompts": {"flide_jax.layout", "flide_jax.models", "flide_jax.engine", "flide_jax.cli", "jax"},
-    "flide_jax/models": {"flide_jax.engine", "flide_jax.prompts", "flide_jax.reference", "flide_jax.cli"},
-    "flide_jax/engine": {"flide_jax.cli", "flide_jax.serving", "flide_jax.reference"},
+    "flide_jax/prompts": {"flide_jax.layout", "flide_jax.models", "flide_jax.engine", "flide_jax.reference", "jax"}
+    | OUTER,
+    "flide_jax/layout": {"flide_jax.models", "flide_jax.engine", "flide_jax.reference"} | OUTER,
+    "flide_jax/models": {"flide_jax.engine", "flide_jax.prompts", "flide_jax.reference"} | OUTER,
+    "flide_jax/engine": {"flide_jax.reference"} | OUTER,
+    "flide_jax/verification.py": {"flide_jax.models", "flide_jax.reference"} | OUTER - {"flide_jax.verification"},
+    # Drawing is given what it draws and computes none of it: of the engine it may know what a comparison looks like.
+    "flide_jax/drawing": {
+        "flide_jax.engine",
+        "flide_jax.models",
+        "flide_jax.reference",
+        "flide_jax.cli",
+        "flide_jax.serving",
+        "jax",
+    },
+    "flide_jax/serving": {"flide_jax.models", "flide_jax.reference", "flide_jax.cli", "flide_jax.drawing"},
+    # The command line reads requests before it imports what answers them.
+    "flide_jax/serving/protocol.py": {"flide_jax.engine", "flide_jax.layout", "flide_jax.prompts", "jax"},
     "experiments": {"tests"},
 }
 
 
-@pytest.mark.parametrize("folder", ONLY)
-def test_a_package_imports_only_these(folder):
-    wrong = [f"{file}: {name}" for file, name in imports(folder) if not is_within(name, ONLY[folder] | STANDARD)]
+@pytest.mark.parametrize("part", ONLY)
+def test_a_part_imports_only_these(part):
+    wrong = [f"{file}: {name}" for file, name in imports(part) if not is_within(name, ONLY[part] | STANDARD)]
     assert not wrong
 
 
-@pytest.mark.parametrize("folder", NEVER)
-def test_a_package_never_imports_these(folder):
-    wrong = [f"{file}: {name}" for file, name in imports(folder) if is_within(name, NEVER[folder])]
+@pytest.mark.parametrize("part", NEVER)
+def test_a_part_never_imports_these(part):
+    wrong = [f"{file}: {name}" for file, name in imports(part) if is_within(name, NEVER[part])]
     assert not wrong
+
+
+def test_nothing_imports_the_command_line():
+    own = {ROOT / "flide_jax" / "__main__.py", *sources("flide_jax/cli")}
+    found = [str(file) for file, name in imports("flide_jax") if is_within(name, {"flide_jax.cli"}) and file not in own]
+    assert not found
 
 
 def test_every_form_of_import_is_seen(tmp_path, monkeypatch):
@@ -71,11 +99,68 @@ def test_every_form_of_import_is_seen(tmp_path, monkeypatch):
     assert is_within("a.b.d", {"a.b"}) and not is_within("a.bc", {"a.b"})
 
 
-@pytest.mark.parametrize("folder", ["pallas_kernels", "flide_jax"])
-def test_a_package_sets_no_global_switch(folder):
-    for file in sorted((ROOT / folder).rglob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        assert "config.update(" not in text and "os.environ[" not in text, file
+ENVIRONMENT = ("os.environ", "environ", "os.environb", "environb")
+CONFIG = ("jax.config", "config")
+CHANGES = {
+    *(f"{name}.{method}" for name in ENVIRONMENT for method in ("setdefault", "update", "pop", "popitem", "clear")),
+    *(f"{name}.update" for name in CONFIG),
+    *("os.putenv", "os.unsetenv", "putenv", "unsetenv"),
+}
+
+
+def switches(source: str) -> Iterator[str]:
+    """The statements and calls that change the environment or JAX's configuration."""
+    for node in ast.walk(ast.parse(source)):
+        changed = False
+        match node:
+            case ast.Call(func=function):
+                changed = ast.unparse(function) in CHANGES
+            case ast.Subscript(value=value, ctx=ast.Store() | ast.Del()):
+                changed = ast.unparse(value) in ENVIRONMENT
+            case ast.Attribute(value=value, ctx=ast.Store() | ast.Del()):
+                changed = ast.unparse(value) in CONFIG
+            case ast.AugAssign(target=target):
+                changed = ast.unparse(target) in ENVIRONMENT
+        if changed:
+            yield ast.unparse(node)
+
+
+# The command owns its process, and speaks for itself alone: transformers is not to advise its user to install torch.
+SWITCHES = {
+    "flide_jax/cli/run.py": [
+        "os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')",
+        "os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')",
+    ]
+}
+
+
+@pytest.mark.parametrize("package", ["pallas_kernels", "flide_jax"])
+def test_a_package_sets_no_global_switch(package):
+    for file in sources(package):
+        allowed = SWITCHES.get(file.relative_to(ROOT).as_posix(), [])
+        assert list(switches(file.read_text(encoding="utf-8"))) == allowed, file
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "os.environ['A'] = '1'",
+        "del os.environ['A']",
+        "os.environ |= {}",
+        "os.environ.setdefault('A', '1')",
+        "environ.update(A='1')",
+        "os.putenv('A', '1')",
+        "jax.config.update('jax_enable_x64', True)",
+        "config.update('jax_enable_x64', True)",
+        "jax.config.jax_enable_x64 = True",
+    ],
+)
+def test_every_form_of_switch_is_seen(change):
+    assert len(list(switches(f"def f():\n    {change}\n"))) == 1
+
+
+def test_reading_is_no_switch():
+    assert not list(switches("a = os.environ['A'], os.environ.get('B'), 'C' in os.environ, jax.config.jax_enable_x64"))
 
 
 def test_importing_does_no_device_work():

@@ -3,25 +3,16 @@
 import jax
 import numpy as np
 import pytest
-from transformers import AutoConfig
 
 from flide_jax import reference
 from flide_jax.layout import lay_out
-from flide_jax.models import loading, qwen3_5
 from tests.layout.test_stream import rows_of_texts
-from tests.models.support import LABEL_IDS, TinyModel, tiny_model
+from tests.models.support import LABEL_IDS, loaded_model, probabilities, tiny_model
 from tests.oracle.configs import CONFIGS
 from tests.tolerances import EXACT, FORKED_ROUNDED, MODEL, relative_error
 from tests.trees import plan_of
 
 NARROW = ["float32", "bfloat16"]
-
-
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Softmax over the labels, in float64."""
-    logits = np.asarray(logits, np.float64)
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def round_of_two():
@@ -58,10 +49,10 @@ def test_forked_and_alone_differ_by_rounding_only(config, dtype):
     hidden, forked = model.hidden_states(stream), iter(probabilities(model.logits(stream)))
     for plan, texts in zip(plans, rows_of_texts(plans), strict=True):
         for i, rows in enumerate(texts):
-            alone = lay_out([plan.alone(i)])
-            for found, expected in zip(hidden[:, rows], model.hidden_states(alone), strict=True):
+            hidden_alone, logits_alone = model.alone(plan, i)
+            for found, expected in zip(hidden[:, rows], hidden_alone, strict=True):
                 assert relative_error(found, expected) <= MODEL[dtype].hidden
-            difference = np.abs(next(forked) - probabilities(model.logits(alone))[0]).max()
+            difference = np.abs(next(forked) - probabilities(logits_alone)[0]).max()
             assert difference <= FORKED_ROUNDED[dtype], f"{difference:.1e}"
 
 
@@ -72,10 +63,7 @@ def test_reference_and_forked_stream_read_the_same_model(config, checkpoint):
     plans = round_of_two()
     stream = lay_out(plans)
     with jax.enable_x64(True):
-        architecture = qwen3_5.Qwen35Config.from_transformers(AutoConfig.from_pretrained(directory))
-        abstract = qwen3_5.abstract(architecture, labels=LABEL_IDS.size, dtype=np.dtype(np.float64))
-        params = loading.load(directory, qwen3_5.weight_table(architecture, LABEL_IDS), abstract)
-        model = TinyModel(architecture, params)
+        model = loaded_model(directory, "float64")
         hidden, logits = model.hidden_states(stream), iter(model.logits(stream))
     settings, weights = reference.read_checkpoint(directory)
     for plan, texts in zip(plans, rows_of_texts(plans), strict=True):
@@ -84,6 +72,6 @@ def test_reference_and_forked_stream_read_the_same_model(config, checkpoint):
             for depth, states in enumerate(reference.hidden_states(weights, settings, text)):
                 error = relative_error(hidden[depth, rows], states)
                 assert error <= EXACT, f"depth {depth}: {error:.1e}"
-            assert relative_error(found, reference.label_logits(weights, settings, text, LABEL_IDS)) <= EXACT
-            expected = reference.probabilities(weights, settings, text, LABEL_IDS)
-            assert np.abs(probabilities(found) - expected).max() <= EXACT
+            expected = reference.label_logits(weights, settings, text, LABEL_IDS)
+            assert relative_error(found, expected) <= EXACT
+            assert np.abs(probabilities(found) - probabilities(expected)).max() <= EXACT

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flide_jax.layout import Demand, MetadataLayout, lay_out
+from flide_jax.layout import MetadataLayout, lay_out
 from flide_jax.models import qwen3_5
 from flide_jax.models.params import named_leaves
 from tests.models.support import LABEL_IDS, TinyModel, tiny_model
 from tests.tolerances import GRADIENT, relative_error
-from tests.trees import LADDER, plan_of
+from tests.trees import capacity_of, plan_of
 
 CONFIGS = ["untied"]
 
@@ -33,7 +33,7 @@ def loss_of(config: qwen3_5.Qwen35Config, capacity, implementation: str | None):
 def functions(model: TinyModel, plans, targets: list[int]):
     """loss(params) and gradient(params) of a round; a question's target is the column of the right label."""
     stream = lay_out(plans)
-    capacity = LADDER.smallest_for(Demand.of_stream(stream))
+    capacity = capacity_of(stream)
     buffer = MetadataLayout(capacity, model.config.gated_delta_net.conv_taps).pack(stream)
     padded = np.full(capacity.reads, -1, np.int32)
     padded[: len(targets)] = targets

@@ -6,27 +6,14 @@ In float64 to 1e-10; in float32 and bfloat16 within the table of tolerances, fro
 import jax
 import numpy as np
 import pytest
-from transformers import AutoConfig
 
 from flide_jax.layout import lay_out
-from flide_jax.models import loading, qwen3_5
 from tests.layout.test_stream import rows_of_texts
-from tests.models.support import LABEL_IDS, TinyModel
+from tests.models.support import LABEL_IDS, loaded_model, probabilities
 from tests.oracle.configs import CONFIGS
 from tests.oracle.twins import record
 from tests.tolerances import MODEL, relative_error
 from tests.trees import plan_of
-
-
-def load(directory, dtype: str) -> TinyModel:
-    config = qwen3_5.Qwen35Config.from_transformers(AutoConfig.from_pretrained(directory))
-    abstract = qwen3_5.abstract(config, labels=LABEL_IDS.size, dtype=jax.numpy.dtype(dtype))
-    return TinyModel(config, loading.load(directory, qwen3_5.weight_table(config, LABEL_IDS), abstract))
-
-
-def probabilities(logits):
-    exponentials = np.exp(logits - logits.max())
-    return exponentials / exponentials.sum()
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -40,7 +27,7 @@ def test_every_layer_and_every_probability(config, dtype, form, checkpoint):
     stream = lay_out(plans)
     tolerance = MODEL[dtype]
     with jax.enable_x64(dtype == "float64"):
-        model = load(directory, dtype)
+        model = loaded_model(directory, dtype)
         hidden, logits = model.hidden_states(stream), iter(model.logits(stream))
     for plan, texts in zip(plans, rows_of_texts(plans), strict=True):
         for i, rows in enumerate(texts):

@@ -9,17 +9,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig
 
-from flide_jax.models import families, loading, qwen3_5
+from flide_jax.models import families, qwen3_5
 from flide_jax.models.checkpoint_files import CheckpointError
 from flide_jax.models.params import named_leaves, total_bytes
-from tests.models.support import LABEL_IDS
+from tests.models.support import LABEL_IDS, loaded_model
 from tests.oracle.checkpoints import FORMS
 
 
 def load(directory, dtype: str = "float32"):
-    config = qwen3_5.Qwen35Config.from_transformers(AutoConfig.from_pretrained(directory))
-    abstract = qwen3_5.abstract(config, labels=LABEL_IDS.size, dtype=jax.numpy.dtype(dtype))
-    return loading.load(directory, qwen3_5.weight_table(config, LABEL_IDS), abstract)
+    return loaded_model(directory, dtype).params
 
 
 @pytest.fixture
@@ -43,9 +41,9 @@ def test_small_parameters_stay_float32_in_a_bfloat16_model(checkpoint):
     directory, twin = checkpoint("untied", "released")
     params = load(directory, "bfloat16")
     mixer = params.layers[0].mixer
-    assert mixer.in_proj.dtype == jax.numpy.bfloat16 and mixer.log_decay.dtype == np.float32
+    assert mixer.in_proj.dtype == jax.numpy.bfloat16 and mixer.log_decay_rate.dtype == np.float32
     exact = twin.model.layers[0].linear_attn.A_log.detach().numpy()
-    np.testing.assert_array_equal(np.asarray(mixer.log_decay, np.float64), exact)
+    np.testing.assert_array_equal(np.asarray(mixer.log_decay_rate, np.float64), exact)
 
 
 def test_abstract_tree_counts_the_bytes(checkpoint):

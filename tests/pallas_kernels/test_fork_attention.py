@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pallas_kernels.fork_attention.api import IMPLEMENTATIONS, KeySpans, fork_attention
 from tests.tolerances import OPERATOR, assert_close
@@ -53,6 +55,42 @@ def test_equals_the_equation(implementation, heads, dtype):
         rows = stream.tokens.size
         assert_close(out[:rows], eq3(stream, query, key, value, 0.25), OPERATOR[dtype])
         assert not np.asarray(out[rows:], np.float64).any(), "padding rows see nothing and must be zero"
+
+
+ROWS = 150  # two blocks of rows, the second one short
+compiled = jax.jit(fork_attention, static_argnames=("scale", "implementation"))
+
+
+@st.composite
+def any_spans(draw) -> KeySpans:
+    """Two disjoint spans of any rows for each query row: empty ones, single rows, windows, later rows, everything."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    longest = draw(st.sampled_from([0, 1, 7, ROWS]))
+    cuts = np.sort(rng.integers(0, ROWS + 1, (ROWS, 4)), axis=1).astype(np.int32)
+    first, second = (cuts[:, :2], cuts[:, 2:]) if draw(st.booleans()) else (cuts[:, 2:], cuts[:, :2])
+    first_end, second_end = (np.minimum(span[:, 1], span[:, 0] + np.int32(longest)) for span in (first, second))
+    if draw(st.booleans()):  # the whole stream and nothing else
+        everything = rng.integers(0, ROWS, 3)
+        first[everything, 0], first_end[everything], second_end[everything] = 0, ROWS, second[everything, 0]
+    return KeySpans(first[:, 0], first_end, second[:, 0], second_end)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@settings(max_examples=25)
+@given(spans=any_spans())
+def test_any_two_spans_are_a_mask(implementation, spans):
+    """Not only causal ones: no implementation may compare a key with the query's own index."""
+    mask = np.zeros((ROWS, ROWS), bool)
+    for row in range(ROWS):
+        mask[row, spans.state_begin[row] : spans.state_end[row]] = True
+        mask[row, spans.own_begin[row] : spans.own_end[row]] = True
+    with jax.enable_x64(True):
+        query, key, value = operands(ROWS, (4, 2), "float64")
+        out = compiled(query, key, value, spans, scale=0.25, implementation=implementation)
+    key, value = (np.repeat(np.asarray(x), 2, axis=1) for x in (key, value))
+    weights = np.exp(0.25 * np.einsum("nhd,thd->hnt", np.asarray(query), key)) * mask
+    total = weights.sum(axis=2, keepdims=True)
+    assert_close(out, np.einsum("hnt,thd->nhd", weights / np.where(total == 0, 1, total), value), OPERATOR["float64"])
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

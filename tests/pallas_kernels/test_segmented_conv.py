@@ -71,9 +71,10 @@ def test_equals_the_convolution_of_each_whole_text(implementation, dtype):
             assert_close(found[:rows], expected, tolerance)
         assert_close(out.value[:rows], y[:, 2 * key_channels :].reshape(rows, VALUE_HEADS, VALUE_DIM), tolerance)
         a, b = np.asarray(decay_input, np.float64), np.asarray(write_logit, np.float64)
-        rate, bias = np.exp(np.asarray(weights.log_decay, np.float64)), np.asarray(weights.decay_bias, np.float64)
-        assert_close(out.log_decay, -rate * np.log1p(np.exp(a + bias)), OPERATOR["float32"])
-        assert_close(out.write_strength, 1 / (1 + np.exp(-b)), OPERATOR["float32"])
+        rate, bias = np.exp(np.asarray(weights.log_decay_rate, np.float64)), np.asarray(weights.decay_bias, np.float64)
+        gates = OPERATOR["float64" if dtype == "float64" else "float32"]  # never rounded to bfloat16
+        assert_close(out.log_decay, -rate * np.log1p(np.exp(a + bias)), gates)
+        assert_close(out.write_strength, 1 / (1 + np.exp(-b)), gates)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

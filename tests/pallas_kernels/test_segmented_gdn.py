@@ -47,21 +47,27 @@ def run(metadata, arguments, dtype, implementation, *, states=None):
 
 def recurrence_alone(stream, arguments) -> tuple[np.ndarray, np.ndarray]:
     """Each piece behind its whole state, token by token from zero, float64: outputs [T, nv, dv] and last states."""
-    query, key, value, log_decay, write_strength = (np.asarray(x, np.float64) for x in arguments)
     out = np.zeros((stream.tokens.size, VALUE_HEADS, VALUE_DIM))
     last = np.zeros((stream.piece_length.size, VALUE_HEADS, VALUE_DIM, KEY_DIM))
     for piece, parent in enumerate(stream.piece_parent):
         text = np.concatenate([np.flatnonzero(stream.token_piece == p) for p in (parent, piece)])
-        for head in range(VALUE_HEADS):
-            state, key_head = np.zeros((VALUE_DIM, KEY_DIM)), head // (VALUE_HEADS // KEY_HEADS)
-            for t in text:
-                k, e = key[t, key_head], write_strength[t, head]
-                state = np.exp(log_decay[t, head]) * (state - e * np.outer(state @ k, k)) + e * np.outer(
-                    value[t, head], k
-                )
-                out[t, head] = SCALE * state @ query[t, key_head]
-            last[piece, head] = state
+        out[text], last[piece] = recurrence(text, arguments, last[piece])
     return out, last
+
+
+def recurrence(rows, arguments, states) -> tuple[np.ndarray, np.ndarray]:
+    """Some rows token by token from states [nv, dv, dk], float64: outputs [rows, nv, dv] and the states after them."""
+    query, key, value, log_decay, write_strength = (np.asarray(x, np.float64)[np.asarray(rows)] for x in arguments)
+    out, after = np.zeros((len(rows), VALUE_HEADS, VALUE_DIM)), np.zeros(states.shape)
+    for head in range(VALUE_HEADS):
+        state, key_head = np.asarray(states[head], np.float64), head // (VALUE_HEADS // KEY_HEADS)
+        for t in range(len(rows)):
+            k, e = key[t, key_head], write_strength[t, head]
+            kept = state - e * np.outer(state @ k, k)
+            state = np.exp(log_decay[t, head]) * kept + e * np.outer(value[t, head], k)
+            out[t, head] = SCALE * state @ query[t, key_head]
+        after[head] = state
+    return out, after
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -120,6 +126,46 @@ def test_starts_from_the_slot_that_a_segment_names(implementation):
         assert_close(out[70:107], whole[70:107], 1e-13)
         assert_close(states[0], whole_states[0], 1e-13)
         assert not np.asarray(out[:70]).any()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_slot_is_resumed_in_place(implementation):
+    """Segments that start from a slot and leave their last state in it: of one chunk and of two, and one branch each.
+
+    Slot 1 is read and not written, slot 3 neither.
+    """
+
+    def column(*values):
+        return jnp.array(values, jnp.int32)
+
+    rows = {0: range(70), 1: range(70, 75), 2: range(75, 139)}, {0: range(139, 144), 2: range(144, 210)}
+    segments = Segments(
+        begin=column(0, 70, 75, 139, 144),
+        length=column(70, 5, 64, 5, 66),
+        initial_slot=column(0, 1, 2, 0, 2),
+        final_slot=column(0, -1, 2, -1, -1),
+        chunk_segment=column(0, 0, 1, 2, 3, 4, 4, 0),
+        chunk_begin=column(0, 64, 70, 75, 139, 144, 208, 0),
+        chunk_length=column(64, 6, 5, 64, 5, 64, 2, 0),
+        slots=4,
+    )
+    with jax.enable_x64(True):
+        arguments = operands(216, "float64")
+        before = np.random.default_rng(4).standard_normal((4, VALUE_HEADS, VALUE_DIM, KEY_DIM))
+        out, states = segmented_gdn(
+            *arguments, jnp.asarray(before), segments, scale=SCALE, implementation=implementation
+        )
+        after = before.copy()
+        resumed, branches = rows
+        for slot, its_rows in resumed.items():
+            expected, last = recurrence(its_rows, arguments, before[slot])
+            assert_close(out[np.array(its_rows)], expected, TOLERANCE["float64"])
+            after[slot] = before[slot] if slot == 1 else last
+        for slot, its_rows in branches.items():
+            assert_close(out[np.array(its_rows)], recurrence(its_rows, arguments, after[slot])[0], TOLERANCE["float64"])
+        assert_close(states, after, TOLERANCE["float64"])
+        np.testing.assert_array_equal(states[np.array([1, 3])], before[[1, 3]])
+        assert not np.asarray(out[210:]).any()
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
