@@ -109,6 +109,12 @@ def test_the_same_tensor_under_two_prefixes_is_refused(copy):
         ({"attention_bias": True}, "attention_bias"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantised weights are not supported"),
+        ({"hidden_size": "abc"}, "hidden_size"),
+        ({"rms_norm_eps": None}, "rms_norm_eps"),
+        ({"layer_types": ["no_such_layer"] * 4}, "layer_types"),
+        ({"linear_num_value_heads": 3}, "linear_num_value_heads 3 is not a multiple of linear_num_key_heads 2"),
+        ({"num_key_value_heads": 0}, "num_attention_heads 4 is not a multiple of num_key_value_heads 0"),
+        ({"model_type": "qwen3_5", "text_config": {"model_type": "llama"}}, "text_config: model_type 'llama'"),
     ],
 )
 def test_other_architectures_are_refused_in_one_line(copy, change, message):
