@@ -13,6 +13,7 @@ from jaxtyping import Float, Float64
 from flide_jax.engine import Engine
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Answer, ChoiceAnswer, Request, YesNoAnswer
+from pallas_kernels.precision import accumulation_dtype
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 7e-2}
 """The largest difference of a probability that rounding explains, by the engine's dtype.
@@ -80,15 +81,12 @@ def compare(
 def _logits_alone(engine: Engine, plan: Plan) -> Float[np.ndarray, "reads L"]:
     """The logits of a plan's reads, from one run for each branch."""
     # A read that no branch holds stays NaN, which no answer is made of.
-    logits = np.full((plan.read_branches.size, engine.prompt_format.label_ids.size), np.nan, _logits_dtype(engine))
+    shape = (plan.read_branches.size, engine.prompt_format.label_ids.size)
+    logits = np.full(shape, np.nan, accumulation_dtype(engine.dtype))
     for branch in range(plan.branch_lengths.size):
         (alone,) = engine.logits([plan.alone(branch)])
         logits[plan.read_branches == branch] = alone
     return logits
-
-
-def _logits_dtype(engine: Engine) -> type[np.floating]:
-    return np.float64 if engine.dtype == np.float64 else np.float32
 
 
 def _probabilities(answer: Answer) -> Float64[np.ndarray, " options"]:

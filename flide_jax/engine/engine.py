@@ -2,8 +2,9 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -103,7 +104,7 @@ class Engine:
         return plan
 
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
-        """Label logits [reads, L] of each plan, float32 or float64. Plans share rounds, which changes no answer."""
+        """Label logits [reads, L] of each plan, float32 or float64. Plans share rounds, which changes rounding only."""
         running = []
         with self._precision():
             # All rounds are dispatched before the first is awaited: the next is laid out while one runs.
@@ -117,8 +118,6 @@ class Engine:
             results += np.split(found, np.cumsum(stream.reads_per_request)[:-1])
         return results
 
-    @contextlib.contextmanager
-    def _precision(self) -> Iterator[None]:
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
         """float64 exists in JAX only where it is asked for; here, for this engine's work alone."""
-        with jax.enable_x64(self.dtype == np.float64):
-            yield
+        return jax.enable_x64(self.dtype == np.float64)

@@ -1,7 +1,6 @@
 """Capacities: the sizes an executable is compiled for, and the ladder from which the smallest that fits is taken."""
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 
 from flide_jax.layout.stream import Stream
@@ -22,7 +21,7 @@ class Demand:
     def of(cls, plan: Plan) -> "Demand":
         """The demand of one request."""
         return cls(
-            tokens=int(plan.state.size + plan.branches.size),
+            tokens=plan.tokens,
             requests=1,
             branches=int(plan.branch_lengths.size),
             reads=int(plan.read_branches.size),
@@ -78,18 +77,16 @@ class Capacity:
         )
 
 
-def _fine_steps() -> tuple[int, ...]:
-    steps = ((64, 1_024), (128, 4_096), (256, 8_192), (512, 16_384))
-    starts = (64, *(end + step for (step, _), (_, end) in zip(steps[1:], steps, strict=False)))
-    return tuple(
-        itertools.chain.from_iterable(
-            range(start, end + 1, step) for start, (step, end) in zip(starts, steps, strict=True)
-        )
-    )
-
-
 # Rungs in tokens. Padding is what costs on an accelerator, compilation is what costs on a CPU.
-RUNGS = {"fine": _fine_steps(), "coarse": (128, 256, 512, 1_024, 2_048, 4_096)}
+RUNGS = {
+    "fine": (
+        *range(64, 1_025, 64),
+        *range(1_152, 4_097, 128),
+        *range(4_352, 8_193, 256),
+        *range(8_704, 16_385, 512),
+    ),
+    "coarse": (128, 256, 512, 1_024, 2_048, 4_096),
+}
 # An oversize request is rounded up to this many tokens, so that a growing one does not compile at every step.
 OVERSIZE_STEP = 2_048
 

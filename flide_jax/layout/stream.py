@@ -27,7 +27,6 @@ class Stream:
     Attributes:
         tokens: token ids, row by row.
         token_piece: the piece of each row.
-        token_index: position of each row in its question's own text; a branch goes on where its state ends.
         piece_request: request of each piece.
         piece_parent: the state piece that a branch continues, -1 for a state.
         piece_begin, piece_length: rows of each piece.
@@ -37,7 +36,6 @@ class Stream:
 
     tokens: Int32[np.ndarray, " T"]
     token_piece: Int32[np.ndarray, " T"]
-    token_index: Int32[np.ndarray, " T"]
     piece_request: Int32[np.ndarray, " G"]
     piece_parent: Int32[np.ndarray, " G"]
     piece_begin: Int32[np.ndarray, " G"]
@@ -54,6 +52,11 @@ class Stream:
     def token_offset(self) -> IntVector:
         """Position of each row inside its piece."""
         return np.arange(self.tokens.size, dtype=np.int32) - self.piece_begin[self.token_piece]
+
+    @property
+    def token_index(self) -> IntVector:
+        """Position of each row in its question's own text; a branch goes on where its state ends."""
+        return self.token_offset + self.parent_length[self.token_piece]
 
     @property
     def parent_length(self) -> IntVector:
@@ -73,8 +76,6 @@ def lay_out(plans: Sequence[Plan]) -> Stream:
     piece_length = np.concatenate([state_length, *(plan.branch_lengths for plan in plans)])
     piece_begin = exclusive_sum(piece_length)
     token_piece = np.repeat(np.arange(piece_length.size, dtype=np.int32), piece_length)
-    parent_length = np.where(piece_parent < 0, 0, piece_length[piece_parent])
-    token_index = np.arange(token_piece.size) - (piece_begin - parent_length)[token_piece]
 
     # A read names a branch of its own request, or -1 for the state.
     reads_per_request = _counts([plan.read_branches.size for plan in plans])
@@ -87,7 +88,6 @@ def lay_out(plans: Sequence[Plan]) -> Stream:
     return Stream(
         tokens=np.concatenate([*(plan.state for plan in plans), *(plan.branches for plan in plans)]),
         token_piece=token_piece,
-        token_index=token_index.astype(np.int32),
         piece_request=piece_request,
         piece_parent=piece_parent,
         piece_begin=piece_begin,
