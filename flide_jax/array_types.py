@@ -5,7 +5,7 @@
     R       requests of a round; slots of recurrent states
     Q       branches of a round (usually one for each question)
     G       segments: R states and Q branches
-    C       chunks: pieces of at most CHUNK_ROWS rows of a segment
+    C       chunks: pieces of at most CHUNK_ROWS rows of a segment; chunk_rows = CHUNK_ROWS * C, chunks filled up
     L       labels: rows of the readout head
     d, f    width of the residual stream, of the feed-forward layer
     V       vocabulary entries

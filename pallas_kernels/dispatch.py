@@ -7,27 +7,59 @@ cannot run; `None` tries the names of `PREFERENCE` in order. A function says "no
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Never the reference: it is written to be read, and would hide a missing kernel behind a slow answer.
-PREFERENCE = ("xla",)
+import jax
+
+# Best first. Never the reference: it is written to be read, and would hide a missing kernel behind a slow answer.
+PREFERENCE = ("pallas", "xla")
 NAMES = (*PREFERENCE, "reference")
+OPS = ("fork_attention", "segmented_conv", "segmented_gdn")
+
+# One name for every op, or a name for some of them by op; None, or an op that is not named: the best that can run.
+type Implementation = str | Mapping[str, str] | None
+
+# The Pallas kernels are written for the matrix unit of Hopper (wgmma).
+HOPPER = ("H100", "H200", "H800", "H20", "GH200")
+
+
+def check(implementation: Implementation) -> None:
+    """Raises ValueError: a name or an op that there is not."""
+    chosen = implementation if isinstance(implementation, Mapping) else {OPS[0]: implementation}
+    for op, name in chosen.items():
+        if op not in OPS:
+            raise ValueError(f"implementation names the op {op!r}; there are {', '.join(OPS)}")
+        if name is not None and name not in NAMES:
+            raise ValueError(f"implementation must be one of {', '.join(NAMES)}, got {name!r}")
 
 
 def run(
-    op: str, table: Mapping[str, Callable[..., Any]], implementation: str | None, *args: Any, **options: Any
+    op: str, table: Mapping[str, Callable[..., Any]], implementation: Implementation, *args: Any, **options: Any
 ) -> Any:
-    """Call `table[implementation]`, or the first of `PREFERENCE` that accepts the arguments.
+    """Call the implementation of `op` that is named, or the first of `PREFERENCE` that accepts the arguments.
 
     Raises ValueError for a name that the op does not have, whatever the named implementation raises, and an
     ExceptionGroup of NotImplementedError when none can run.
     """
-    if implementation is not None:
-        if implementation not in table:
-            raise ValueError(f"{op}: implementation must be one of {', '.join(table)}, got {implementation!r}")
-        return table[implementation](*args, **options)
+    name = implementation.get(op) if isinstance(implementation, Mapping) else implementation
+    if name is not None:
+        if name not in table:
+            raise ValueError(f"{op}: implementation must be one of {', '.join(table)}, got {name!r}")
+        return _call(name, table, *args, **options)
     refusals = []
-    for name in PREFERENCE:
+    for name in filter(table.__contains__, PREFERENCE):
         try:
-            return table[name](*args, **options)
+            return _call(name, table, *args, **options)
         except NotImplementedError as refusal:
             refusals.append(refusal)
     raise ExceptionGroup(f"{op}: no implementation can run", refusals)
+
+
+def _call(name: str, table: Mapping[str, Callable[..., Any]], *args: Any, **options: Any) -> Any:
+    if name == "pallas" and not any(model in (kind := device_kind()) for model in HOPPER):
+        raise NotImplementedError(f"the pallas kernels are for {', '.join(HOPPER)}, not for {kind}")
+    return table[name](*args, **options)
+
+
+def device_kind() -> str:
+    """What is compiled for: the device of an abstract mesh where one is set, else the first device."""
+    device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+    return device.device_kind

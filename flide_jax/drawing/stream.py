@@ -10,8 +10,7 @@ from flide_jax.array_types import IntVector
 from flide_jax.drawing.text import one_line, plain_table
 from flide_jax.layout import Capacity, Stream
 from flide_jax.layout.ranges import key_spans
-from flide_jax.layout.segments import segments
-from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
+from flide_jax.layout.segments import chunks_of, segments
 
 LEGEND = (
     "[a, b): rows a to b - 1; [a, row]: up to the row itself. A row sees its state keys and its own keys. "
@@ -76,7 +75,7 @@ def draw_strip(stream: Stream, capacity: Capacity) -> Text:
 
 def summary(stream: Stream, capacity: Capacity) -> str:
     """What the round takes of its capacity, in one line."""
-    chunks = -(-stream.piece_length // CHUNK_ROWS)
+    chunks = chunks_of(stream.piece_length)
     padding = 1 - stream.tokens.size / capacity.tokens
     return (
         f"{stream.tokens.size:,} of {capacity.tokens:,} rows ({padding:.0%} padding), "

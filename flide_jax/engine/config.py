@@ -20,7 +20,8 @@ class EngineConfig:
     Attributes:
         dtype: of activations and matrices. None: bfloat16 on an accelerator; float32 on a CPU, where bfloat16 saves
             nothing. "float64" computes everything in float64, for proofs.
-        implementation: of the operations in `pallas_kernels`; None for the best that can run.
+        implementation: of the operations in `pallas_kernels`: one name for all, or names by op; None, and for an op
+            that is not named, the best that can run.
         capacities: stream lengths in tokens that executables are compiled for, ascending. None: fine steps up to
             16,384 on an accelerator, where padding costs; coarse ones up to 4,096 on a CPU, where compiling does.
         max_request_tokens: most tokens of one request, its state and all its questions.
@@ -30,15 +31,14 @@ class EngineConfig:
     """
 
     dtype: DTypeName | None = None
-    implementation: str | None = None
+    implementation: dispatch.Implementation = None
     capacities: tuple[int, ...] | None = None
     max_request_tokens: int = 131_072
 
     def __post_init__(self) -> None:
         if self.dtype not in (None, *get_args(DTypeName)):
             raise ValueError(f"dtype must be one of {', '.join(get_args(DTypeName))}, got {self.dtype!r}")
-        if self.implementation not in (None, *dispatch.NAMES):
-            raise ValueError(f"implementation must be one of {', '.join(dispatch.NAMES)}, got {self.implementation!r}")
+        dispatch.check(self.implementation)
         if self.capacities is not None:
             Ladder(self.capacities)
 

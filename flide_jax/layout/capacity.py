@@ -3,6 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
+from flide_jax.layout.segments import chunks_of
 from flide_jax.layout.stream import Stream
 from flide_jax.prompts.plan import Plan
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
@@ -16,6 +19,7 @@ class Demand:
     requests: int
     branches: int
     reads: int
+    chunks: int
 
     @classmethod
     def of(cls, plan: Plan) -> "Demand":
@@ -25,6 +29,7 @@ class Demand:
             requests=1,
             branches=int(plan.branch_lengths.size),
             reads=int(plan.read_branches.size),
+            chunks=int(chunks_of(np.append(plan.branch_lengths, np.int32(plan.state.size))).sum()),
         )
 
     @classmethod
@@ -35,6 +40,7 @@ class Demand:
             requests=stream.requests,
             branches=stream.piece_length.size - stream.requests,
             reads=stream.read_rows.size,
+            chunks=int(chunks_of(stream.piece_length).sum()),
         )
 
     def __add__(self, other: "Demand") -> "Demand":
@@ -43,29 +49,36 @@ class Demand:
 
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-    """Sizes of one executable: stream rows (T), requests and state slots (R), branches (Q), read rows."""
+    """Sizes of one executable: stream rows (T), requests and state slots (R), branches (Q), read rows, chunks (C).
+
+    `chunks` left out (0) is enough for any cut of the rows: each segment wastes less than one chunk.
+    """
 
     tokens: int
     requests: int
     branches: int
     reads: int
+    chunks: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.chunks:
+            object.__setattr__(self, "chunks", self.tokens // CHUNK_ROWS + self.segments)
 
     @property
     def segments(self) -> int:
         """G: a state for each request, and the branches."""
         return self.requests + self.branches
 
-    @property
-    def chunks(self) -> int:
-        """C: enough for any cut of the rows, since each segment wastes less than one chunk."""
-        return self.tokens // CHUNK_ROWS + self.segments
-
     @classmethod
     def of_tokens(cls, tokens: int) -> "Capacity":
-        """A rung of the ladder: a branch for every 32 tokens and 16 more, at most 64 requests."""
-        branches = tokens // 32 + 16
+        """A rung of the ladder: a branch and a chunk for every 32 tokens and 16 more, at most 64 requests.
+
+        A chunk costs as much as a full one however few its rows, so these are fewer than any cut could need; a round
+        of very many short branches takes a higher rung.
+        """
+        branches = chunks = tokens // 32 + 16
         requests = min(64, branches)
-        return cls(tokens=tokens, requests=requests, branches=branches, reads=requests + branches)
+        return cls(tokens=tokens, requests=requests, branches=branches, reads=requests + branches, chunks=chunks)
 
     def fits(self, demand: Demand) -> bool:
         """Whether a round of this demand runs in this capacity."""
@@ -74,6 +87,7 @@ class Capacity:
             and demand.requests <= self.requests
             and demand.branches <= self.branches
             and demand.reads <= self.reads
+            and demand.chunks <= self.chunks
         )
 
 
@@ -116,6 +130,7 @@ class Ladder:
             requests=max(rung.requests, demand.requests),
             branches=max(rung.branches, _round_up(demand.branches, 64)),
             reads=max(rung.reads, _round_up(demand.reads, 64)),
+            chunks=max(rung.chunks, _round_up(demand.chunks, 64)),
         )
 
 

@@ -59,13 +59,14 @@ class MetadataLayout:
             "own_begin": rows,
             "own_end": rows,
             "predecessors": (*rows, self.conv_taps - 1),
-            "begin": segment,
+            "first_chunk": segment,
             "length": segment,
             "initial_slot": segment,
             "final_slot": segment,
             "chunk_segment": chunk,
             "chunk_begin": chunk,
             "chunk_length": chunk,
+            "chunk_row": rows,
             "read_rows": (self.capacity.reads,),
         }
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int32
 from flide_jax.models.layers import RotaryConfig, RotaryTable, linear, rms_norm, rotate
 from flide_jax.models.params import Param
 from pallas_kernels import KeySpans, fork_attention
+from pallas_kernels.dispatch import Implementation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ def gated_attention(
     *,
     rows: Int32[Array, " N"] | None = None,
     epsilon: float,
-    implementation: str | None = None,
+    implementation: Implementation = None,
 ) -> Float[Array, "N d"]:
     """Attention with normed queries and keys and a sigmoid gate on its output.
 

@@ -11,6 +11,7 @@ from flide_jax.array_types import Predecessors
 from flide_jax.models.layers import linear
 from flide_jax.models.params import Param
 from pallas_kernels import ConvWeights, Segments, segmented_conv, segmented_gdn
+from pallas_kernels.dispatch import Implementation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,29 +56,27 @@ def gated_delta_net(
     *,
     rows: Int32[Array, " N"] | None = None,
     epsilon: float,
-    implementation: str | None = None,
+    implementation: Implementation = None,
 ) -> Float[Array, "N d"]:
     """Convolution, delta rule, gated norm and output projection.
 
     The recurrence needs every row of `hidden`; what follows it runs at `rows` only, or everywhere (N = T) when it is
     None. Gates, decay, states and norm are float32 at least.
     """
-    mixed, gate, write_logit, decay_input = jnp.split(
-        linear(hidden, params.in_proj),
-        [
-            config.conv_channels,
-            config.conv_channels + config.value_channels,
-            config.conv_channels + config.value_channels + config.value_heads,
-        ],
+    projected = linear(hidden, params.in_proj)
+    gate, write_logit, decay_input = jnp.split(
+        projected[:, config.conv_channels :],
+        [config.value_channels, config.value_channels + config.value_heads],
         axis=1,
     )
     with jax.named_scope("segmented_conv"):
         operands = segmented_conv(
-            mixed,
+            projected,
             write_logit,
             decay_input,
             ConvWeights(taps=params.conv_taps, log_decay_rate=params.log_decay_rate, decay_bias=params.decay_bias),
             jnp.asarray(predecessors),
+            segments,
             key_heads=config.key_heads,
             key_dim=config.key_dim,
             implementation=implementation,
@@ -94,8 +93,12 @@ def gated_delta_net(
             scale=config.key_dim**-0.5,
             implementation=implementation,
         )
-    if rows is not None:
-        out, gate = out[rows], gate[rows]
+    # Back from chunk rows. A padding row of the stream takes some other row's output, and nothing reads it.
+    chunk_row = jnp.asarray(segments.chunk_row)
+    if rows is None:
+        out = out[chunk_row]
+    else:
+        out, gate = out[chunk_row[rows]], gate[rows]
     gated = _gated_norm(out, gate.reshape(out.shape), params.norm, epsilon=epsilon)
     return linear(gated.reshape(-1, config.value_channels).astype(hidden.dtype), params.out_proj)
 

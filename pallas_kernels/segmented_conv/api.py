@@ -1,34 +1,45 @@
 """What stands before the delta rule: short convolution by predecessor index, SiLU, l2 norm and gates."""
 
+from collections.abc import Callable
+from typing import Any
+
 from jaxtyping import Array, Float, Int32
 
 from pallas_kernels import dispatch
-from pallas_kernels.segmented_conv import reference, xla
+from pallas_kernels.dispatch import Implementation
+from pallas_kernels.segmented_conv import pallas, reference, xla
 from pallas_kernels.segmented_conv.metadata import ConvOutput, ConvWeights
+from pallas_kernels.segmented_gdn.metadata import Segments
 
 __all__ = ["IMPLEMENTATIONS", "ConvOutput", "ConvWeights", "segmented_conv"]
 
-IMPLEMENTATIONS = {"reference": reference.segmented_conv, "xla": xla.segmented_conv}
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
+    "reference": reference.segmented_conv,
+    "xla": xla.segmented_conv,
+    "pallas": pallas.segmented_conv,
+}
 
 
 def segmented_conv(
-    mixed: Float[Array, "T channels"],
+    mixed: Float[Array, "T width"],
     write_logit: Float[Array, "T nv"],
     decay_input: Float[Array, "T nv"],
     weights: ConvWeights,
     predecessors: Int32[Array, "T earlier"],
+    segments: Segments,
     *,
     key_heads: int,
     key_dim: int,
-    implementation: str | None = None,
+    implementation: Implementation = None,
 ) -> ConvOutput:
-    """Queries, keys, values and gates of the delta rule for every row of a forked stream.
+    """Queries, keys, values and gates of the delta rule: stream rows in, chunk rows out.
 
     y_t = silu(sum_i w[:, i] m[row i of t]), split into q | k | v; q and k divided by sqrt(sum of squares + 1e-6);
     e = sigmoid(write_logit); log a = -exp(log_decay_rate) softplus(decay_input + decay_bias).
 
     Args:
-        mixed: projected rows m before the convolution, channels q (nk * dk) | k (nk * dk) | v (nv * dv).
+        mixed: projected rows m before the convolution, channels q (nk * dk) | k (nk * dk) | v (nv * dv). Columns beyond
+            the channels of the taps are not read, so that a projection's output need not be cut.
         write_logit: input of the write strength e.
         decay_input: input of the log decay log a.
         weights: convolution taps and gate parameters.
@@ -38,19 +49,29 @@ def segmented_conv(
 
                 row            0           1            2           3          4
                 predecessors   -1 -1 -1    -1 -1 0      -1 0 1      0 1 2      1 2 3
+        segments: the chunk rows (`Segments`) in which the recurrence reads its operands.
         key_heads, key_dim: nk and dk.
-        implementation: "reference", "xla", or None for the best that can run.
+        implementation: "reference", "xla", "pallas", or None for the best that can run.
+
+    Returns:
+        The operands in chunk rows. Padding rows of used chunks are zero, which to the recurrence is no row at all; rows
+        of unused chunks are zero too, or unspecified in an accelerator's kernel.
 
     Raises:
-        ValueError: the channels do not divide into q, k and v.
+        ValueError: fewer columns than channels, channels that do not divide into q, k and v, or
+            `segments` is of a stream of other length.
     """
-    channels, value_heads = mixed.shape[1], write_logit.shape[1]
+    channels, value_heads = weights.taps.shape[0], write_logit.shape[1]
     value_channels = channels - 2 * key_heads * key_dim
     if value_channels <= 0 or value_channels % value_heads or value_heads % key_heads:
         raise ValueError(
             f"segmented_conv: {channels} channels do not hold {key_heads} query and key heads of {key_dim} "
             f"and {value_heads} value heads"
         )
+    if mixed.shape[1] < channels:
+        raise ValueError(f"segmented_conv: rows of {mixed.shape[1]} columns, taps of {channels} channels")
+    if segments.chunk_row.shape[0] != mixed.shape[0]:
+        raise ValueError(f"segmented_conv: segments of {segments.chunk_row.shape[0]} rows for {mixed.shape[0]} rows")
     return dispatch.run(
         "segmented_conv",
         IMPLEMENTATIONS,
@@ -60,6 +81,7 @@ def segmented_conv(
         decay_input,
         weights,
         predecessors,
+        segments,
         key_heads=key_heads,
         key_dim=key_dim,
     )

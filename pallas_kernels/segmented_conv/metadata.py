@@ -22,10 +22,13 @@ class ConvWeights:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ConvOutput:
-    """Operands of the gated delta rule: q, k and v in the dtype of the rows; log a (<= 0) and e in float32 at least."""
+    """Operands of the gated delta rule, in the chunk rows of `Segments`.
 
-    query: Float[Array, "T nk dk"]
-    key: Float[Array, "T nk dk"]
-    value: Float[Array, "T nv dv"]
-    log_decay: Float[Array, "T nv"]
-    write_strength: Float[Array, "T nv"]
+    q, k and v are in the dtype of the rows; log a (<= 0) and e in float32 at least.
+    """
+
+    query: Float[Array, "chunk_rows nk dk"]
+    key: Float[Array, "chunk_rows nk dk"]
+    value: Float[Array, "chunk_rows nv dv"]
+    log_decay: Float[Array, "chunk_rows nv"]
+    write_strength: Float[Array, "chunk_rows nv"]

@@ -1,4 +1,4 @@
-"""One row at a time, each reading its predecessors through the index."""
+"""One row at a time, each reading its predecessors through the index; then each row to its place in the chunks."""
 
 import jax
 import jax.numpy as jnp
@@ -6,21 +6,23 @@ from jaxtyping import Array, Float, Int32
 
 from pallas_kernels.precision import accumulation_dtype
 from pallas_kernels.segmented_conv.metadata import L2_NORM_EPSILON, ConvOutput, ConvWeights
+from pallas_kernels.segmented_gdn.metadata import Segments
 
 
 def segmented_conv(
-    mixed: Float[Array, "T channels"],
+    mixed: Float[Array, "T width"],
     write_logit: Float[Array, "T nv"],
     decay_input: Float[Array, "T nv"],
     weights: ConvWeights,
     predecessors: Int32[Array, "T earlier"],
+    segments: Segments,
     *,
     key_heads: int,
     key_dim: int,
 ) -> ConvOutput:
     """See `api.segmented_conv`."""
     dtype = accumulation_dtype(mixed.dtype)
-    m = mixed.astype(dtype)
+    m = mixed[:, : weights.taps.shape[0]].astype(dtype)
     taps = weights.taps.astype(dtype)
     value_heads = write_logit.shape[1]
 
@@ -38,4 +40,11 @@ def segmented_conv(
         )
         return (*(x.astype(mixed.dtype) for x in (q, k, v.reshape(value_heads, -1))), log_decay, 1 / (1 + jnp.exp(-b)))
 
-    return ConvOutput(*jax.vmap(one_row)(m, predecessors, write_logit.astype(dtype), decay_input.astype(dtype)))
+    operands = jax.vmap(one_row)(m, predecessors, write_logit.astype(dtype), decay_input.astype(dtype))
+    stream_rows = segments.stream_rows()
+
+    def in_chunk_rows(x: Array) -> Array:
+        padding = (stream_rows < 0).reshape(-1, *(1,) * (x.ndim - 1))
+        return jnp.where(padding, 0, x[stream_rows])
+
+    return ConvOutput(*map(in_chunk_rows, operands))

@@ -1,19 +1,22 @@
-"""The convolution tap by tap, over all rows at once."""
+"""The convolution tap by tap, over all stream rows at once; the results are gathered to chunk rows."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from pallas_kernels.precision import accumulation_dtype
+from pallas_kernels.segmented_conv.gates import gates
 from pallas_kernels.segmented_conv.metadata import L2_NORM_EPSILON, ConvOutput, ConvWeights
+from pallas_kernels.segmented_gdn.metadata import Segments
 
 
 def segmented_conv(
-    mixed: Float[Array, "T channels"],
+    mixed: Float[Array, "T width"],
     write_logit: Float[Array, "T nv"],
     decay_input: Float[Array, "T nv"],
     weights: ConvWeights,
     predecessors: Int32[Array, "T earlier"],
+    segments: Segments,
     *,
     key_heads: int,
     key_dim: int,
@@ -22,7 +25,7 @@ def segmented_conv(
     rows, value_heads = write_logit.shape
     dtype = accumulation_dtype(mixed.dtype)
     taps = weights.taps.astype(dtype)
-    m = mixed.astype(dtype)  # before the gather: its transpose adds up rows, in this dtype
+    m = mixed[:, : taps.shape[0]].astype(dtype)  # before the gather: its transpose adds up rows, in this dtype
     convolved = m * taps[None, :, -1]
     for i in range(taps.shape[1] - 1):  # a sum, not a product of matrices: that might be cut to TF32
         before = predecessors[:, i]
@@ -31,14 +34,21 @@ def segmented_conv(
 
     key_channels = key_heads * key_dim
     query, key, value = jnp.split(activated, [key_channels, 2 * key_channels], axis=1)
-    decay_rate = jnp.exp(weights.log_decay_rate.astype(dtype))[None]
-    decay_bias = weights.decay_bias.astype(dtype)[None]
+    log_decay, write_strength = gates(write_logit, decay_input, weights, segments)
+
+    # Last, since there are more chunk rows than stream rows. `rows` stands for no row: -1 would wrap around.
+    stream_rows = segments.stream_rows()
+    taken = jnp.where(stream_rows < 0, rows, stream_rows)
+
+    def in_chunk_rows(x: Array) -> Array:
+        return x.at[taken].get(mode="fill", fill_value=0)
+
     return ConvOutput(
-        query=_l2_normalise(query.reshape(rows, key_heads, key_dim)).astype(mixed.dtype),
-        key=_l2_normalise(key.reshape(rows, key_heads, key_dim)).astype(mixed.dtype),
-        value=value.reshape(rows, value_heads, -1).astype(mixed.dtype),
-        log_decay=-decay_rate * jax.nn.softplus(decay_input.astype(dtype) + decay_bias),
-        write_strength=jax.nn.sigmoid(write_logit.astype(dtype)),
+        query=in_chunk_rows(_l2_normalise(query.reshape(rows, key_heads, key_dim)).astype(mixed.dtype)),
+        key=in_chunk_rows(_l2_normalise(key.reshape(rows, key_heads, key_dim)).astype(mixed.dtype)),
+        value=in_chunk_rows(value.reshape(rows, value_heads, -1).astype(mixed.dtype)),
+        log_decay=log_decay,
+        write_strength=write_strength,
     )
 
 

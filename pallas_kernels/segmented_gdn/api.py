@@ -3,6 +3,7 @@
 from jaxtyping import Array, Float
 
 from pallas_kernels import dispatch
+from pallas_kernels.dispatch import Implementation
 from pallas_kernels.segmented_gdn import reference, xla
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
@@ -12,18 +13,21 @@ IMPLEMENTATIONS = {"reference": reference.segmented_gdn, "xla": xla.segmented_gd
 
 
 def segmented_gdn(
-    query: Float[Array, "T nk dk"],
-    key: Float[Array, "T nk dk"],
-    value: Float[Array, "T nv dv"],
-    log_decay: Float[Array, "T nv"],
-    write_strength: Float[Array, "T nv"],
+    query: Float[Array, "chunk_rows nk dk"],
+    key: Float[Array, "chunk_rows nk dk"],
+    value: Float[Array, "chunk_rows nv dv"],
+    log_decay: Float[Array, "chunk_rows nv"],
+    write_strength: Float[Array, "chunk_rows nv"],
     states: Float[Array, "slots nv dv dk"],
     segments: Segments,
     *,
     scale: float,
-    implementation: str | None = None,
-) -> tuple[Float[Array, "T nv dv"], Float[Array, "slots nv dv dk"]]:
+    implementation: Implementation = None,
+) -> tuple[Float[Array, "chunk_rows nv dv"], Float[Array, "slots nv dv dk"]]:
     """S_t = a_t S_{t-1} (I - e_t k_t k_t^T) + e_t v_t k_t^T and o_t = scale S_t q_t, segment by segment.
+
+    Operands and outputs are in the chunk rows of `Segments`, as `segmented_conv` returns them: padding rows of used
+    chunks must be zero, for a zero row leaves a state as it is. Rows of unused chunks may hold anything.
 
     Args:
         query, key: l2-normalised; value head h uses query and key head h // (nv / nk).
@@ -31,19 +35,22 @@ def segmented_gdn(
         log_decay: log a <= 0, float32 (float64 for float64 operands), as `states` and `write_strength`.
         write_strength: e in 0..1.
         states: the slots that segments name; S is [dv, dk] as in the paper.
-        segments: rows, slots and chunks.
+        segments: lengths, slots and chunks.
         scale: factor of the output.
         implementation: "reference", "xla", or None for the best that can run.
 
     Returns:
-        The outputs in the dtype of `value`, zero in rows of no segment, and the slots with the final states
+        The outputs in the dtype of `value`, unspecified in padding rows, and the slots with the final states
         written. A row is influenced by the rows of its own segment and by its initial state alone.
 
     Raises:
-        ValueError: nv is not a multiple of nk.
+        ValueError: nv is not a multiple of nk, or the rows are not those of the chunk list.
     """
     if value.shape[1] % key.shape[1]:
         raise ValueError(f"segmented_gdn: {value.shape[1]} value heads are not a multiple of {key.shape[1]} key heads")
+    chunks = segments.chunk_length.shape[0]
+    if value.shape[0] != CHUNK_ROWS * chunks:
+        raise ValueError(f"segmented_gdn: {value.shape[0]} rows are not {CHUNK_ROWS} for each of {chunks} chunks")
     return dispatch.run(
         "segmented_gdn",
         IMPLEMENTATIONS,

@@ -1,10 +1,11 @@
-"""Segments of the stream that carry a recurrent state, and the chunks they are cut into."""
+"""Segments of the stream that carry a recurrent state, the chunks they are cut into, and the rows of the chunks."""
 
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Array, Int32
 
 # Rows of one chunk. Entries of the chunk list never span two segments; only a segment's last may be shorter.
 CHUNK_ROWS = 64
@@ -15,29 +16,44 @@ CHUNK_ROWS = 64
 class Segments:
     """Runs of stream rows, each scanned once from the state it names, with their chunk list.
 
-    Segment s covers rows `begin[s]` to `begin[s] + length[s]`. It starts from the state in slot `initial_slot[s]`
-    (-1: zero) and leaves its last state in slot `final_slot[s]` (-1: nowhere). This index is the whole fork of a
-    recurrence (Eq. 4): many branches name the slot of one state and nothing is copied. Segments form levels: one
-    that reads a slot stands after the one that writes it, in this list and in the stream. A slot is written at most
-    once; the writer may start from it too, and then stands before every other reader.
+    Segment s has `length[s]` rows (0: unused). It starts from the state in slot `initial_slot[s]` (-1: zero) and leaves
+    its last state in slot `final_slot[s]` (-1: nowhere). This index is the whole fork of a recurrence (Eq. 4): many
+    branches name the slot of one state and nothing is copied. Segments form levels: one that reads a slot stands after
+    the one that writes it, in this list and in the chunk list. A slot is written at most once; the writer may start
+    from it too, and then stands before every other reader.
 
-    Chunk c holds `chunk_length[c]` (at most CHUNK_ROWS) rows from `chunk_begin[c]` on and belongs to segment
-    `chunk_segment[c]`. The chunks of a segment are neighbours in the list, and all but its last are full. Unused
-    entries have length 0. `slots` is the number of state slots. A state of 70 rows and two branches of 5 and 66 rows:
+    Chunk c holds `chunk_length[c]` (at most CHUNK_ROWS) stream rows from `chunk_begin[c]` on and belongs to segment
+    `chunk_segment[c]`. The chunks of segment s are neighbours in the list, from `first_chunk[s]` on, and all but its
+    last are full; segments come in their order. Unused entries stand at the end, with length 0 and segment 0.
 
-        begin   length   initial_slot   final_slot      chunk_segment   chunk_begin   chunk_length
-            0       70             -1            0                  0             0             64
-           70        5              0           -1                  0            64              6
-           75       66              0           -1                  1            70              5
-                                                                    2            75             64
-                                                                    2           139              2
+    The operands of the recurrence are in *chunk rows*: chunk c owns rows CHUNK_ROWS * c and up, CHUNK_ROWS of them,
+    whose first `chunk_length[c]` are its stream rows and whose others are padding. So a segment begins at a chunk and
+    its rows are neighbours. `chunk_row[t]` is the chunk row of stream row t, 0 for a row of no segment; it is the
+    inverse of `stream_rows`. `slots` is the number of state slots. A state of 70 rows, two branches of 5 and 66 rows:
+
+        first_chunk   length   initial_slot   final_slot      chunk_segment   chunk_begin   chunk_length
+                  0       70             -1            0                  0             0             64
+                  2        5              0           -1                  0            64              6
+                  3       66              0           -1                  1            70              5
+                                                                          2            75             64
+                                                                          2           139              2
+
+        stream row    0 .. 69     70 .. 74      75 .. 140
+        chunk_row     0 .. 69    128 .. 132    192 .. 257
     """
 
-    begin: Int32[jax.Array | np.ndarray, " G"]
+    first_chunk: Int32[jax.Array | np.ndarray, " G"]
     length: Int32[jax.Array | np.ndarray, " G"]
     initial_slot: Int32[jax.Array | np.ndarray, " G"]
     final_slot: Int32[jax.Array | np.ndarray, " G"]
     chunk_segment: Int32[jax.Array | np.ndarray, " C"]
     chunk_begin: Int32[jax.Array | np.ndarray, " C"]
     chunk_length: Int32[jax.Array | np.ndarray, " C"]
+    chunk_row: Int32[jax.Array | np.ndarray, " T"]
     slots: int = dataclasses.field(metadata={"static": True})
+
+    def stream_rows(self) -> Int32[Array, " chunk_rows"]:
+        """The stream row that each chunk row holds, -1 for padding; int32 [CHUNK_ROWS * C]."""
+        offset = jnp.arange(CHUNK_ROWS, dtype=jnp.int32)[None]
+        used = offset < self.chunk_length[:, None]
+        return jnp.where(used, self.chunk_begin[:, None] + offset, -1).reshape(-1)

@@ -4,21 +4,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.segmented_gdn.metadata import Segments
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
 
 def segmented_gdn(
-    query: Float[Array, "T nk dk"],
-    key: Float[Array, "T nk dk"],
-    value: Float[Array, "T nv dv"],
-    log_decay: Float[Array, "T nv"],
-    write_strength: Float[Array, "T nv"],
+    query: Float[Array, "chunk_rows nk dk"],
+    key: Float[Array, "chunk_rows nk dk"],
+    value: Float[Array, "chunk_rows nv dv"],
+    log_decay: Float[Array, "chunk_rows nv"],
+    write_strength: Float[Array, "chunk_rows nv"],
     states: Float[Array, "slots nv dv dk"],
     segments: Segments,
     *,
     scale: float,
-) -> tuple[Float[Array, "T nv dv"], Float[Array, "slots nv dv dk"]]:
-    """See `api.segmented_gdn`. Reads segments only, not their chunks."""
+) -> tuple[Float[Array, "chunk_rows nv dv"], Float[Array, "slots nv dv dk"]]:
+    """See `api.segmented_gdn`. Reads where segments begin and end, not how they are cut."""
     dtype = states.dtype
     rows, group = value.shape[0], value.shape[1] // key.shape[1]
     q = scale * jnp.repeat(query.astype(dtype), group, axis=1)
@@ -27,13 +27,12 @@ def segmented_gdn(
 
     # For each row: does a segment begin or end here, and which?
     used = segments.length > 0
-    first = jnp.where(used, segments.begin, rows)
-    last = jnp.where(used, segments.begin + segments.length - 1, rows)
-    number = jnp.arange(segments.begin.shape[0], dtype=jnp.int32)
+    begin = CHUNK_ROWS * segments.first_chunk
+    first = jnp.where(used, begin, rows)
+    last = jnp.where(used, begin + segments.length - 1, rows)
+    number = jnp.arange(used.shape[0], dtype=jnp.int32)
     begins = jnp.full(rows, -1, jnp.int32).at[first].set(number, mode="drop")
     ends = jnp.full(rows, -1, jnp.int32).at[last].set(number, mode="drop")
-    row = jnp.arange(rows, dtype=jnp.int32)[None]
-    covered = jnp.any((first[:, None] <= row) & (row <= last[:, None]), axis=0)
 
     def one_row(carry: tuple[Array, Array], row: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
         slots, state = carry
@@ -53,4 +52,4 @@ def segmented_gdn(
     carry = (states, jnp.zeros(states.shape[1:], dtype))
     per_row = (q, k, v, log_decay.astype(dtype), write_strength.astype(dtype), begins, ends)
     (states, _), out = jax.lax.scan(one_row, carry, per_row)
-    return jnp.where(covered[:, None, None], out, 0).astype(value.dtype), states
+    return out.astype(value.dtype), states

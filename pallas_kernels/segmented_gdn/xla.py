@@ -30,46 +30,45 @@ class _Chunk(NamedTuple):
 
 
 def segmented_gdn(
-    query: Float[Array, "T nk dk"],
-    key: Float[Array, "T nk dk"],
-    value: Float[Array, "T nv dv"],
-    log_decay: Float[Array, "T nv"],
-    write_strength: Float[Array, "T nv"],
+    query: Float[Array, "chunk_rows nk dk"],
+    key: Float[Array, "chunk_rows nk dk"],
+    value: Float[Array, "chunk_rows nv dv"],
+    log_decay: Float[Array, "chunk_rows nv"],
+    write_strength: Float[Array, "chunk_rows nv"],
     states: Float[Array, "slots nv dv dk"],
     segments: Segments,
     *,
     scale: float,
-) -> tuple[Float[Array, "T nv dv"], Float[Array, "slots nv dv dk"]]:
+) -> tuple[Float[Array, "chunk_rows nv dv"], Float[Array, "slots nv dv dk"]]:
     """See `api.segmented_gdn`."""
-    rows, group = value.shape[0], value.shape[1] // key.shape[1]
-    segment, begin, length = map(jnp.asarray, (segments.chunk_segment, segments.chunk_begin, segments.chunk_length))
-    offsets = jnp.arange(CHUNK_ROWS, dtype=jnp.int32)[None]
-    # `rows` stands for no row: it gathers a zero and drops on scatter. Zero rows leave a state as it is.
-    chunk_rows = jnp.where(offsets < length[:, None], begin[:, None] + offsets, rows)
+    count, group = segments.chunk_length.shape[0], value.shape[1] // key.shape[1]
+    segment, used = jnp.asarray(segments.chunk_segment), jnp.asarray(segments.chunk_length) > 0
 
-    def take(x: Array) -> Array:
-        taken = x.astype(states.dtype).at[chunk_rows].get(mode="fill", fill_value=0)
-        return jnp.moveaxis(taken, 1, 2)
+    def by_chunk(x: Array) -> Array:
+        chunks = jnp.moveaxis(x.astype(states.dtype).reshape(count, CHUNK_ROWS, *x.shape[1:]), 1, 2)
+        # Unused chunks may hold NaN. No output needs this, but in a gradient zero times NaN would reach the states.
+        return jnp.where(used.reshape(count, *(1,) * x.ndim), chunks, 0)
 
     chunks = _wy_form(
-        scale * jnp.repeat(take(query), group, axis=1),
-        jnp.repeat(take(key), group, axis=1),
-        take(value),
-        take(log_decay),
-        take(write_strength),
+        scale * jnp.repeat(by_chunk(query), group, axis=1),
+        jnp.repeat(by_chunk(key), group, axis=1),
+        by_chunk(value),
+        by_chunk(log_decay),
+        by_chunk(write_strength),
     )
-    begins = begin == segments.begin[segment]
-    ends = begin + length == segments.begin[segment] + segments.length[segment]
+    number = jnp.arange(count, dtype=jnp.int32)
+    begins = number == segments.first_chunk[segment]
+    ends = number == segments.first_chunk[segment] + (segments.length[segment] - 1) // CHUNK_ROWS
     initial = segments.initial_slot[segment]
-    final = jnp.where(ends & (length > 0), segments.final_slot[segment], -1)
+    final = jnp.where(ends & used, segments.final_slot[segment], -1)
     # Read later: the state after a chunk that others follow (a full one), or that a slot keeps.
-    read_later = (length > 0) & (~ends | (final >= 0))
+    read_later = used & (~ends | (final >= 0))
 
-    before, states = _scan_states(chunks, states, begins, initial, final, read_later, rows // CHUNK_ROWS)
+    full_chunks = segments.chunk_row.shape[0] // CHUNK_ROWS
+    before, states = _scan_states(chunks, states, begins, initial, final, read_later, full_chunks)
     corrected = chunks.u - _product("chik,chvk->chiv", chunks.w, before)
     out = _product("chik,chvk->chiv", chunks.query, before) + _product("chij,chjv->chiv", chunks.mix, corrected)
-    out = jnp.moveaxis(out, 2, 1).astype(value.dtype)
-    return jnp.zeros_like(value).at[chunk_rows].set(out, mode="drop"), states
+    return jnp.moveaxis(out, 2, 1).astype(value.dtype).reshape(value.shape), states
 
 
 def _scan_states(
@@ -81,7 +80,7 @@ def _scan_states(
     read_later: Bool[Array, " C"],
     full_chunks: int,
 ) -> tuple[Float[Array, "C nv dv dk"], Float[Array, "slots nv dv dk"]]:
-    """The state before every chunk, and the slots after all of them. `full_chunks` bounds those of CHUNK_ROWS rows."""
+    """The state before every chunk, and the slots after all of them. `full_chunks` bounds those without padding."""
     count, slots = read_later.shape[0], states.shape[0]
     # At most one chunk for each slot is kept at the end of a segment.
     scanned = jnp.nonzero(read_later, size=min(count, full_chunks + slots), fill_value=count)[0]

@@ -1,5 +1,7 @@
 """Capacities and rounds: what fits, what is smallest, what is split."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from flide_jax.layout import Capacity, Demand, Ladder, MetadataLayout, form_rounds, lay_out
 from flide_jax.layout.capacity import RUNGS
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 from tests.trees import plan_of, trees
 
 COUNTS = st.integers(0, 20_000)
@@ -20,7 +23,7 @@ def test_fine_rungs_end_where_promised():
         assert high - low == next(step for end, step in steps.items() if high <= end)
 
 
-@given(st.builds(Demand, tokens=COUNTS, requests=st.integers(1, 100), branches=COUNTS, reads=COUNTS))
+@given(st.builds(Demand, tokens=COUNTS, requests=st.integers(1, 100), branches=COUNTS, reads=COUNTS, chunks=COUNTS))
 def test_smallest_that_fits(demand):
     ladder = Ladder(RUNGS["fine"])
     capacity = ladder.smallest_for(demand)
@@ -31,13 +34,39 @@ def test_smallest_that_fits(demand):
 
 def test_a_demand_over_the_ladder_gets_a_capacity_of_its_own_that_neighbours_share():
     ladder = Ladder((128, 256))
-    sizes = {ladder.smallest_for(Demand(tokens, 1, 3, 3)) for tokens in range(2_049, 4_097, 64)}
+    demands = [Demand(tokens, 1, 3, 3, chunks) for tokens in range(2_049, 4_097, 64) for chunks in (36, 68)]
+    sizes = {ladder.smallest_for(demand) for demand in demands}
     assert len(sizes) == 1 and sizes.pop().tokens == 4_096
 
 
 def test_many_tiny_branches_fit_a_capacity_of_more_tokens():
-    capacity = Ladder((128, 256)).smallest_for(Demand(tokens=100, requests=1, branches=100, reads=100))
-    assert capacity.branches >= 100
+    capacity = Ladder((128, 256)).smallest_for(Demand(tokens=100, requests=1, branches=100, reads=100, chunks=102))
+    assert capacity.branches >= 100 and capacity.chunks >= 102
+
+
+@given(trees())
+def test_demands_of_requests_add_up_to_that_of_their_round(plans):
+    total = Demand.of(plans[0])
+    for plan in plans[1:]:
+        total = total + Demand.of(plan)
+    assert total == Demand.of_stream(lay_out(plans))
+    assert total.chunks == sum(-(-int(n) // CHUNK_ROWS) for p in plans for n in [p.state.size, *p.branch_lengths])
+
+
+@given(trees())
+def test_chunks_bound_what_fits(plans):
+    """One chunk fewer than a round needs does not hold it; left out, they are enough for any cut."""
+    stream = lay_out(plans)
+    demand = Demand.of_stream(stream)
+    sizes = dataclasses.asdict(demand)
+    layout = MetadataLayout(Capacity(**sizes), conv_taps=4)
+    assert layout.capacity.fits(demand) and layout.pack(stream).size == layout.size
+    short = Capacity(**sizes | {"chunks": demand.chunks - 1})  # a state and a branch have a chunk each
+    assert not short.fits(demand)
+    with pytest.raises(ValueError, match="chunk_segment of shape .* does not fit"):
+        MetadataLayout(short, conv_taps=4).pack(stream)
+    del sizes["chunks"]
+    assert Capacity(**sizes).fits(demand)
 
 
 def test_ladders_ascend():
@@ -49,7 +78,7 @@ def test_ladders_ascend():
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=40))
 def test_rounds_keep_the_order_and_the_limit(tokens):
     largest = Capacity.of_tokens(256)
-    demands = [Demand(n, 1, 1, 1) for n in tokens]
+    demands = [Demand(n, 1, 1, 1, -(-n // CHUNK_ROWS) + 1) for n in tokens]
     rounds = form_rounds(demands, largest)
     assert [i for members in rounds for i in members] == list(range(len(tokens)))
     for members in rounds:
@@ -58,6 +87,8 @@ def test_rounds_keep_the_order_and_the_limit(tokens):
     for members, following in zip(rounds, rounds[1:], strict=False):
         total = sum(tokens[i] for i in members)
         full = len(members) == largest.requests or len(members) == largest.branches
+        chunks = sum(demands[i].chunks for i in (*members, following[0]))
+        full = full or chunks > largest.chunks
         assert full or total + tokens[following[0]] > 256, "the next request would have fitted"
 
 

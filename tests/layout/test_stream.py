@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from hypothesis import given
 
+from flide_jax.layout import Capacity, MetadataLayout
 from flide_jax.layout.ranges import key_spans, predecessors
 from flide_jax.layout.segments import segments
 from flide_jax.layout.stream import lay_out
@@ -68,8 +69,9 @@ def test_segments_scan_each_text_once_from_its_state(plans):
     found = segments(stream)
     written: dict[int, list[int]] = {}
     scanned = []
-    for s in range(found.begin.size):
-        rows = list(range(found.begin[s], found.begin[s] + found.length[s]))
+    for s in range(found.length.size):
+        begin = found.chunk_begin[found.first_chunk[s]]
+        rows = list(range(begin, begin + found.length[s]))
         before = written[int(found.initial_slot[s])] if found.initial_slot[s] >= 0 else []
         if found.final_slot[s] >= 0:
             written[int(found.final_slot[s])] = before + rows
@@ -80,9 +82,47 @@ def test_segments_scan_each_text_once_from_its_state(plans):
             row for c in chunks for row in range(found.chunk_begin[c], found.chunk_begin[c] + found.chunk_length[c])
         ]
         assert covered == rows
+        assert list(chunks) == list(range(found.first_chunk[s], found.first_chunk[s] + chunks.size))
         assert all(found.chunk_length[chunks[:-1]] == CHUNK_ROWS)
     assert scanned == [rows for texts in rows_of_texts(plans) for rows in texts]
     assert found.slots == len(plans)
+
+
+@given(trees())
+def test_chunk_rows_and_stream_rows_are_inverse_to_each_other(plans):
+    stream = lay_out(plans)
+    layout = MetadataLayout(Capacity.of_tokens(1_024 * 3), conv_taps=4)
+    found, rows = layout.unpack(layout.pack(stream)).segments, stream.tokens.size
+    stream_rows = np.asarray(found.stream_rows())
+    assert stream_rows.shape == (CHUNK_ROWS * layout.capacity.chunks,) and stream_rows.dtype == np.int32
+    np.testing.assert_array_equal(stream_rows[found.chunk_row[:rows]], np.arange(rows))
+    held = np.flatnonzero(stream_rows >= 0)
+    np.testing.assert_array_equal(found.chunk_row[stream_rows[held]], held)
+    assert held.size == rows
+    assert (found.chunk_row[rows:] == 0).all()
+
+
+@given(trees())
+def test_unused_chunks_stand_at_the_end(plans):
+    stream = lay_out(plans)
+    layout = MetadataLayout(Capacity.of_tokens(1_024 * 3), conv_taps=4)
+    found = layout.unpack(layout.pack(stream)).segments
+    used = sum(-(-int(length) // CHUNK_ROWS) for length in stream.piece_length)
+    assert (found.chunk_length[:used] > 0).all() and 0 < used < found.chunk_length.size
+    assert not found.chunk_length[used:].any() and not found.chunk_segment[used:].any()
+    assert (np.diff(found.chunk_segment[:used]) >= 0).all()
+
+
+def test_the_example_of_segments():
+    """A state of 70 rows and two branches of 5 and 66."""
+    stream = lay_out([plan_of(70, [5, 66], np.random.default_rng(0))])
+    found = segments(stream)
+    assert list(found.first_chunk) == [0, 2, 3] and list(found.length) == [70, 5, 66]
+    assert list(found.initial_slot) == [-1, 0, 0] and list(found.final_slot) == [0, -1, -1]
+    assert list(found.chunk_segment) == [0, 0, 1, 2, 2]
+    assert list(found.chunk_begin) == [0, 64, 70, 75, 139]
+    assert list(found.chunk_length) == [64, 6, 5, 64, 2]
+    assert list(found.chunk_row) == [*range(70), *range(128, 133), *range(192, 258)]
 
 
 def test_reads_of_states_and_several_reads_of_a_branch():

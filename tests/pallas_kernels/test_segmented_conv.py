@@ -1,11 +1,15 @@
 """The convolution and its gates: every implementation against a numpy loop over each question's whole text."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.segmented_conv.api import IMPLEMENTATIONS, ConvWeights, segmented_conv
+from pallas_kernels.segmented_conv.api import ConvWeights, segmented_conv
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
+from tests.pallas_kernels import ANYWHERE
 from tests.tolerances import OPERATOR, assert_close
 from tests.trees import laid_out, plan_of
 
@@ -32,13 +36,21 @@ def round_of_two():
 
 
 def run(metadata, arguments, implementation):
+    """The operands in chunk rows."""
     return segmented_conv(
         *arguments,
         jnp.asarray(metadata.predecessors),
+        jax.tree.map(jnp.asarray, metadata.segments),
         key_heads=KEY_HEADS,
         key_dim=KEY_DIM,
         implementation=implementation,
     )
+
+
+def in_stream_rows(stream, metadata, out):
+    """Each result at the rows of the stream, padding left out."""
+    rows = jnp.asarray(metadata.segments.chunk_row[: stream.tokens.size])
+    return jax.tree.map(lambda x: x[rows], out)
 
 
 def convolved_alone(stream, mixed, taps) -> np.ndarray:
@@ -54,30 +66,48 @@ def convolved_alone(stream, mixed, taps) -> np.ndarray:
     return out / (1 + np.exp(-out))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ANYWHERE)
 @pytest.mark.parametrize("dtype", OPERATOR)
 def test_equals_the_convolution_of_each_whole_text(implementation, dtype):
     with jax.enable_x64(dtype == "float64"):
         stream, metadata = round_of_two()
         arguments = operands(metadata.tokens.size, dtype)
         mixed, write_logit, decay_input, weights = arguments
-        out = run(metadata, arguments, implementation)
+        out = in_stream_rows(stream, metadata, run(metadata, arguments, implementation))
         rows, key_channels = stream.tokens.size, KEY_HEADS * KEY_DIM
         y = convolved_alone(stream, mixed, weights.taps)
         query, key = (y[:, i * key_channels : (i + 1) * key_channels].reshape(rows, KEY_HEADS, KEY_DIM) for i in (0, 1))
         tolerance = OPERATOR[dtype]
         for found, expected in ((out.query, query), (out.key, key)):
             expected = expected / np.sqrt((expected**2).sum(-1, keepdims=True) + 1e-6)
-            assert_close(found[:rows], expected, tolerance)
-        assert_close(out.value[:rows], y[:, 2 * key_channels :].reshape(rows, VALUE_HEADS, VALUE_DIM), tolerance)
-        a, b = np.asarray(decay_input, np.float64), np.asarray(write_logit, np.float64)
+            assert_close(found, expected, tolerance)
+        assert_close(out.value, y[:, 2 * key_channels :].reshape(rows, VALUE_HEADS, VALUE_DIM), tolerance)
+        a, b = np.asarray(decay_input[:rows], np.float64), np.asarray(write_logit[:rows], np.float64)
         rate, bias = np.exp(np.asarray(weights.log_decay_rate, np.float64)), np.asarray(weights.decay_bias, np.float64)
         gates = OPERATOR["float64" if dtype == "float64" else "float32"]  # never rounded to bfloat16
         assert_close(out.log_decay, -rate * np.log1p(np.exp(a + bias)), gates)
         assert_close(out.write_strength, 1 / (1 + np.exp(-b)), gates)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ANYWHERE)
+def test_padding_of_chunks_is_zero(implementation):
+    """Whatever the padding rows of the stream hold."""
+    stream, metadata = round_of_two()
+    arguments = operands(metadata.tokens.size, "float32")
+    unused = (np.arange(metadata.tokens.size) >= stream.tokens.size)[:, None]
+    poisoned = tuple(jnp.where(unused, jnp.nan, x) for x in arguments[:3])
+    segments = metadata.segments
+    padding = np.asarray(segments.stream_rows()) < 0
+    in_used_chunk = np.repeat(segments.chunk_length > 0, CHUNK_ROWS)
+    assert (padding & in_used_chunk).any() and (~in_used_chunk).any()
+    if implementation not in ("reference", "xla"):  # others may leave unused chunks as they are
+        padding &= in_used_chunk
+    for found in jax.tree.leaves(run(metadata, (*poisoned, arguments[3]), implementation)):
+        assert found.shape[0] == padding.size
+        assert (np.asarray(found)[padding] == 0).all()
+
+
+@pytest.mark.parametrize("implementation", ANYWHERE)
 def test_rows_of_others_have_no_influence(implementation):
     stream, metadata = round_of_two()
     arguments = operands(metadata.tokens.size, "float32")
@@ -85,10 +115,12 @@ def test_rows_of_others_have_no_influence(implementation):
     mine = np.zeros(metadata.tokens.size, bool)
     mine[: stream.tokens.size] = stream.piece_request[stream.token_piece] == 0
     poisoned = tuple(jnp.where(mine[:, None], x, jnp.nan) for x in arguments[:3])
+    poisoned_out = run(metadata, (*poisoned, arguments[3]), implementation)
     for found, expected in zip(
-        jax.tree.leaves(run(metadata, (*poisoned, arguments[3]), implementation)), jax.tree.leaves(clean), strict=True
+        *(jax.tree.leaves(in_stream_rows(stream, metadata, out)) for out in (poisoned_out, clean)), strict=True
     ):
-        np.testing.assert_array_equal(np.asarray(found)[mine], np.asarray(expected)[mine])
+        mine_in_stream = mine[: stream.tokens.size]
+        np.testing.assert_array_equal(np.asarray(found)[mine_in_stream], np.asarray(expected)[mine_in_stream])
 
 
 def test_gradient_is_that_of_the_reference():
@@ -110,5 +142,17 @@ def test_gradient_is_that_of_the_reference():
 def test_refuses_channels_that_do_not_divide():
     _, metadata = round_of_two()
     mixed, *others = operands(metadata.tokens.size, "float32")
-    with pytest.raises(ValueError, match="do not hold 2 query and key heads of 8"):
+    with pytest.raises(ValueError, match="rows of 103 columns, taps of 104 channels"):
         run(metadata, (mixed[:, :-1], *others), "xla")
+    *others, weights = others
+    fewer = dataclasses.replace(weights, taps=weights.taps[:-1])
+    with pytest.raises(ValueError, match="103 channels do not hold 2 query and key heads of 8"):
+        run(metadata, (mixed, *others, fewer), "xla")
+
+
+def test_refuses_segments_of_another_stream():
+    _, metadata = round_of_two()
+    arguments = operands(metadata.tokens.size, "float32")
+    shorter = dataclasses.replace(metadata.segments, chunk_row=metadata.segments.chunk_row[:-1])
+    with pytest.raises(ValueError, match="segments of 639 rows for 640 rows"):
+        run(dataclasses.replace(metadata, segments=shorter), arguments, "xla")

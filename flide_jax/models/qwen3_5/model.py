@@ -15,6 +15,7 @@ from flide_jax.models.layers import FeedForwardParams, RotaryTable, feed_forward
 from flide_jax.models.params import Param, ParamSpec
 from flide_jax.models.qwen3_5.config import LayerKind, Qwen35Config
 from flide_jax.models.readout import label_logits
+from pallas_kernels.dispatch import Implementation
 from pallas_kernels.precision import accumulation_dtype
 
 
@@ -98,7 +99,7 @@ def forward(
     config: Qwen35Config,
     *,
     embedded: Hidden | None = None,
-    implementation: str | None = None,
+    implementation: Implementation = None,
 ) -> Logits:
     """Label logits of the read rows of one round, [reads, L], float32 (float64 for a float64 model).
 
@@ -123,7 +124,7 @@ def hidden_states(
     config: Qwen35Config,
     *,
     embedded: Hidden | None = None,
-    implementation: str | None = None,
+    implementation: Implementation = None,
 ) -> Float[Array, "depths T d"]:
     """The residual stream after the embedding and after every layer, all rows: for proofs and ablations."""
     rotary = _rotary(metadata, config, params.final_norm.dtype)
@@ -145,7 +146,7 @@ def _decoder_layer(
     config: Qwen35Config,
     *,
     rows: Int32[Array, " N"] | None = None,
-    implementation: str | None = None,
+    implementation: Implementation = None,
 ) -> RowHidden:
     """Mixer and feed-forward, each behind a norm and added to the residual stream; output at `rows`, or everywhere."""
     epsilon = config.norm_epsilon

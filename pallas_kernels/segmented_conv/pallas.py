@@ -1,0 +1,169 @@
+"""The convolution for Hopper in Pallas Mosaic GPU: one pass over memory from projected rows to chunk rows.
+
+A work item is one head (128 channels) of one chunk. Its rows, and before them the predecessors of its first row, are
+copied into neighbouring rows of shared memory, so that every tap is the same block of rows, shifted. The small gates
+are left to XLA.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Array, Float, Int32
+
+from pallas_kernels.mosaic import MULTIPROCESSORS, interpreted
+from pallas_kernels.segmented_conv.gates import gates
+from pallas_kernels.segmented_conv.metadata import L2_NORM_EPSILON, ConvOutput, ConvWeights
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
+
+HEAD_DIM = 128
+PROGRAMS = 2 * MULTIPROCESSORS  # what the registers allow
+STAGES = 2  # work items in flight
+LEAD = 8  # rows of shared memory before those of the chunk; the predecessors are the last of them
+
+# 16 lanes hold one row's 128 channels, 8 each: loads and stores of 16 bytes, and a row is summed within a warp.
+_ROWS = plgpu.Layout.TILED(
+    plgpu.Tiling(((CHUNK_ROWS, HEAD_DIM), (16, HEAD_DIM), (2, HEAD_DIM), (8,))),
+    warp_dims=(-7,),
+    lane_dims=(-3, -2),
+    vector_dim=-1,
+)
+
+
+@functools.partial(jax.jit, static_argnames=("key_heads", "key_dim", "interpret"))  # lowered once for all layers
+def segmented_conv(
+    mixed: Float[Array, "T width"],
+    write_logit: Float[Array, "T nv"],
+    decay_input: Float[Array, "T nv"],
+    weights: ConvWeights,
+    predecessors: Int32[Array, "T earlier"],
+    segments: Segments,
+    *,
+    key_heads: int,
+    key_dim: int,
+    interpret: bool = False,
+) -> ConvOutput:
+    """See `api.segmented_conv`. Rows of unused chunks are not written.
+
+    Raises:
+        NotImplementedError: not bfloat16, or heads that are not 128 wide.
+    """
+    rows, channels = mixed.shape[0], weights.taps.shape[0]
+    value_heads, earlier = write_logit.shape[1], predecessors.shape[1]
+    value_dim = (channels - 2 * key_heads * key_dim) // value_heads
+    if mixed.dtype != jnp.bfloat16:
+        raise NotImplementedError(f"segmented_conv by pallas is for bfloat16, not {mixed.dtype}")
+    if not key_dim == value_dim == HEAD_DIM or earlier > LEAD or rows < CHUNK_ROWS:
+        raise NotImplementedError(
+            f"segmented_conv by pallas has heads of {HEAD_DIM}, up to {LEAD + 1} taps, {CHUNK_ROWS} rows or more, "
+            f"not heads of {key_dim} and {value_dim}, {earlier + 1} taps and {rows} rows"
+        )
+    begin, length = jnp.asarray(segments.chunk_begin), jnp.asarray(segments.chunk_length)
+    before = predecessors[begin]
+    table = jnp.concatenate([begin[:, None], length[:, None], before], axis=1)
+    used = jnp.sum((length > 0).astype(jnp.int32), dtype=jnp.int32)[None]
+    call = _kernel(begin.shape[0], key_heads, value_heads, earlier)
+    with interpreted(interpret):
+        query, key, value = call(used, table, mixed, weights.taps.T.astype(jnp.float32))
+    log_decay, write_strength = gates(write_logit, decay_input, weights, segments)
+    return ConvOutput(query, key, value, log_decay, write_strength)
+
+
+def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
+    heads = 2 * key_heads + value_heads
+
+    def body(
+        used: Any, table: Any, mixed: Any, taps: Any, query: Any, key: Any, value: Any, rows: Any, full: Any
+    ) -> None:
+        program = lax.axis_index("program")
+        items = used[0] * heads
+
+        def fetch(index: Array) -> None:
+            """Copy the rows of the program's item `index`, if there is one."""
+            item, slot = program + index * PROGRAMS, lax.rem(index, jnp.int32(STAGES))
+
+            @pl.when(item < items)
+            def _copy() -> None:
+                chunk, head = lax.div(item, jnp.int32(heads)), lax.rem(item, jnp.int32(heads))
+                columns = pl.ds(pl.multiple_of(head * HEAD_DIM, HEAD_DIM), HEAD_DIM)
+                for number in range(earlier):
+                    row = jnp.maximum(table[chunk, 2 + number], 0)
+                    plgpu.copy_gmem_to_smem(
+                        mixed.at[pl.ds(row, 1), columns],
+                        rows.at[slot, pl.ds(LEAD - earlier + number, 1)],
+                        full.at[slot],
+                    )
+                plgpu.copy_gmem_to_smem(
+                    mixed.at[pl.ds(table[chunk, 0], CHUNK_ROWS), columns],
+                    rows.at[slot, pl.ds(LEAD, CHUNK_ROWS)],
+                    full.at[slot],
+                )
+
+        def convolve(index: Array, carry: Any) -> None:
+            item, slot = program + index * PROGRAMS, lax.rem(index, jnp.int32(STAGES))
+            chunk, head = lax.div(item, jnp.int32(heads)), lax.rem(item, jnp.int32(heads))
+            columns = pl.ds(pl.multiple_of(head * HEAD_DIM, HEAD_DIM), HEAD_DIM)
+            plgpu.barrier_wait(full.at[slot])
+            row = plgpu.broadcasted_iota(jnp.int32, (CHUNK_ROWS, HEAD_DIM), 0, layout=_ROWS)
+            # Predecessors that are missing are the oldest ones.
+            missing = sum((table[chunk, 2 + number] < 0).astype(jnp.int32) for number in range(earlier))
+            summed = plgpu.layout_cast(jnp.zeros((CHUNK_ROWS, HEAD_DIM), jnp.float32), _ROWS)
+            for tap in range(earlier + 1):
+                shifted = plgpu.load(rows.at[slot, pl.ds(LEAD - earlier + tap, CHUNK_ROWS)], layout=_ROWS)
+                weight = plgpu.load(taps.at[tap, columns], layout=_ROWS.reduce(0), optimized=False)
+                shifted = shifted.astype(jnp.float32)
+                if tap < earlier:
+                    shifted = jnp.where(row + tap >= missing, shifted, 0.0)
+                summed += shifted * _repeated(weight, along=1)
+            plgpu.commit_smem()  # all warps have read before the copy engine writes here again
+            fetch(index + STAGES)
+            activated = summed / (1.0 + jnp.exp(-summed))
+            # Padding rows hold rows of other segments.
+            activated = jnp.where(row < table[chunk, 1], activated, 0.0)
+            out_rows = pl.ds(pl.multiple_of(chunk * CHUNK_ROWS, CHUNK_ROWS), CHUNK_ROWS)
+
+            @pl.when(head >= 2 * key_heads)
+            def _store_value() -> None:
+                value.at[out_rows, head - 2 * key_heads][...] = activated.astype(jnp.bfloat16)
+
+            @pl.when(head < 2 * key_heads)
+            def _store_normed() -> None:
+                square = jnp.sum(activated * activated, axis=1)
+                inverse = lax.rsqrt(square + L2_NORM_EPSILON)
+                normed = activated * _repeated(inverse, along=0)
+
+                @pl.when(head < key_heads)
+                def _store_query() -> None:
+                    query.at[out_rows, head][...] = normed.astype(jnp.bfloat16)
+
+                @pl.when(head >= key_heads)
+                def _store_key() -> None:
+                    key.at[out_rows, head - key_heads][...] = normed.astype(jnp.bfloat16)
+
+        for index in range(STAGES):
+            fetch(jnp.int32(index))
+        lax.fori_loop(0, lax.div(items - program + PROGRAMS - 1, jnp.int32(PROGRAMS)), convolve, None)
+
+    def out(heads: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((chunks * CHUNK_ROWS, heads, HEAD_DIM), jnp.bfloat16)
+
+    return plgpu.kernel(
+        body,
+        out_type=(out(key_heads), out(key_heads), out(value_heads)),
+        grid=(PROGRAMS,),
+        grid_names=("program",),
+        compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane),
+        scratch_types=[
+            plgpu.SMEM((STAGES, LEAD + CHUNK_ROWS, HEAD_DIM), jnp.bfloat16),
+            plgpu.Barrier(num_arrivals=earlier + 1, num_barriers=STAGES),
+        ],
+    )
+
+
+def _repeated(x: Array, *, along: int) -> Array:
+    """One value a row (`along` 0) or a channel (1) as a whole block."""
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, (CHUNK_ROWS, HEAD_DIM), [along]), _ROWS)
