@@ -8,17 +8,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
 from flide_jax.engine.config import EngineConfig
-from flide_jax.engine.executables import Executables
+from flide_jax.engine.executables import Executables, Logits
 from flide_jax.engine.model_directory import demo_directory, describe, find_model
-from flide_jax.layout import Demand, form_rounds, lay_out
 from flide_jax.models.loading import load
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Answers, Request, RequestError, Usage
-
-Logits = Float[np.ndarray, "reads L"]
 
 
 class Engine:
@@ -30,8 +26,7 @@ class Engine:
         dtype: of its activations and matrices.
         prompt_format: from requests to tokens and from logits to answers.
         max_tokens: longest text, a state and one question, that the model reads.
-        executables: what has been compiled so far.
-        ladder: the capacities that are compiled for.
+        executables: what has been compiled so far, and the ladder of capacities.
     """
 
     def __init__(self, directory: Path, config: EngineConfig | None = None, *, name: str) -> None:
@@ -52,8 +47,7 @@ class Engine:
                 family.abstract(architecture, labels=label_ids.size, dtype=self.dtype),
             )
         forward = functools.partial(family.forward, config=architecture, implementation=self.config.implementation)
-        self.executables = Executables(forward, params, conv_taps=family.conv_taps(architecture))
-        self.ladder = self.config.ladder()
+        self.executables = Executables(forward, params, self.config.ladder(), conv_taps=family.conv_taps(architecture))
 
     @classmethod
     def load(cls, model: str | Path, config: EngineConfig | None = None) -> "Engine":
@@ -105,18 +99,8 @@ class Engine:
 
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
         """Label logits [reads, L] of each plan, float32 or float64. Plans share rounds, which changes rounding only."""
-        running = []
         with self._precision():
-            # All rounds are dispatched before the first is awaited: the next is laid out while one runs.
-            for members in form_rounds([Demand.of(plan) for plan in plans], self.ladder.largest):
-                stream = lay_out([plans[i] for i in members])
-                capacity = self.ladder.smallest_for(Demand.of_stream(stream))
-                running.append((stream, self.executables.dispatch(stream, capacity)))
-        results: list[Logits] = []
-        for stream, logits in running:
-            found = np.asarray(logits)[: stream.read_rows.size]
-            results += np.split(found, np.cumsum(stream.reads_per_request)[:-1])
-        return results
+            return self.executables.logits(plans)
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         """float64 exists in JAX only where it is asked for; here, for this engine's work alone."""

@@ -1,15 +1,26 @@
 """Compiled forwards, one for each capacity: a round's structure is data, so a different mix never compiles again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from flide_jax.layout import Capacity, MetadataLayout, RoundMetadata, Stream
+from flide_jax.layout import (
+    Capacity,
+    Demand,
+    Ladder,
+    MetadataLayout,
+    RoundMetadata,
+    Stream,
+    form_rounds,
+    lay_out,
+)
+from flide_jax.prompts.plan import Plan
 
 Forward = Callable[[Any, RoundMetadata], jax.Array]
+Logits = Float[np.ndarray, "reads L"]
 
 
 class Executables:
@@ -17,14 +28,31 @@ class Executables:
 
     Attributes:
         params: the parameter tree, on the device.
+        ladder: the capacities that are compiled for.
         compiled: the executables so far.
     """
 
-    def __init__(self, forward: Forward, params: Any, *, conv_taps: int) -> None:
+    def __init__(self, forward: Forward, params: Any, ladder: Ladder, *, conv_taps: int) -> None:
         self.params = params
+        self.ladder = ladder
         self.compiled: dict[Capacity, jax.stages.Compiled] = {}
         self._forward = forward
         self._conv_taps = conv_taps
+
+    def logits(self, plans: Sequence[Plan]) -> list[Logits]:
+        """Label logits of each plan. Plans share rounds.
+
+        All rounds are dispatched before the first is awaited: the next is laid out while one runs.
+        """
+        running = []
+        for members in form_rounds([Demand.of(plan) for plan in plans], self.ladder.largest):
+            stream = lay_out([plans[i] for i in members])
+            running.append((stream, self.dispatch(stream, self.ladder.smallest_for(Demand.of_stream(stream)))))
+        results: list[Logits] = []
+        for stream, logits in running:
+            found = np.asarray(logits)[: stream.read_rows.size]
+            results += np.split(found, np.cumsum(stream.reads_per_request)[:-1])
+        return results
 
     def dispatch(self, stream: Stream, capacity: Capacity) -> Float[jax.Array, "reads L"]:
         """Label logits of the capacity's read rows, those of `stream.read_rows` first. Does not wait for the device."""

@@ -1,14 +1,22 @@
 """Attention over a forked stream: every row reads its state's keys and its own branch's keys (Eq. 3)."""
 
+from collections.abc import Callable
+from typing import Any
+
 from jaxtyping import Array, Float
 
 from pallas_kernels import dispatch
-from pallas_kernels.fork_attention import reference, xla
+from pallas_kernels.dispatch import Implementation
+from pallas_kernels.fork_attention import pallas, reference, xla
 from pallas_kernels.fork_attention.metadata import KeySpans
 
 __all__ = ["IMPLEMENTATIONS", "KeySpans", "fork_attention"]
 
-IMPLEMENTATIONS = {"reference": reference.fork_attention, "xla": xla.fork_attention}
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
+    "reference": reference.fork_attention,
+    "xla": xla.fork_attention,
+    "pallas": pallas.fork_attention,
+}
 
 
 def fork_attention(
@@ -18,7 +26,7 @@ def fork_attention(
     spans: KeySpans,
     *,
     scale: float,
-    implementation: str | None = None,
+    implementation: Implementation = None,
 ) -> Float[Array, "N H D"]:
     """softmax(scale q k^T) v over the keys that `spans` shows to each query row.
 
@@ -28,7 +36,7 @@ def fork_attention(
         value: values of every stream row.
         spans: two spans of key rows for each query row.
         scale: factor of the scores.
-        implementation: "reference", "xla", or None for the best that can run.
+        implementation: "reference", "xla", "pallas", or None for the best that can run.
 
     Returns:
         One row for each query row in the dtype of `query`. Softmax and sums are float32 (float64 for float64

@@ -96,7 +96,7 @@ def test_usage_counts_the_state_once_and_every_question_once(engine):
 def test_a_queue_is_cut_into_rounds_at_request_boundaries(exact_engine, small_exact_engine):
     queue = [THANKS, ORDER, THANKS, PARCEL, THANKS]
     plans = [small_exact_engine.plan(request) for request in queue]
-    rounds = form_rounds([Demand.of(plan) for plan in plans], small_exact_engine.ladder.largest)
+    rounds = form_rounds([Demand.of(plan) for plan in plans], small_exact_engine.executables.ladder.largest)
     assert len(rounds) > 1
     assert largest_difference(small_exact_engine.answer_all(queue), exact_engine.answer_all(queue)) <= EXACT
 
@@ -104,7 +104,7 @@ def test_a_queue_is_cut_into_rounds_at_request_boundaries(exact_engine, small_ex
 def test_a_request_over_the_largest_capacity_runs_in_its_own(exact_engine, small_exact_engine):
     request = Request("The screen is cracked. " * 40, {f"q{i}": URGENT for i in range(4)})
     tokens = small_exact_engine.plan(request).tokens
-    assert small_exact_engine.ladder.largest.tokens < tokens <= exact_engine.ladder.largest.tokens
+    assert small_exact_engine.executables.ladder.largest.tokens < tokens <= exact_engine.executables.ladder.largest.tokens
     found = small_exact_engine.answer_all([THANKS, request, THANKS])
     assert max(capacity.tokens for capacity in small_exact_engine.executables.compiled) >= tokens
     assert largest_difference(found, exact_engine.answer_all([THANKS, request, THANKS])) <= EXACT

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels.fork_attention.api import IMPLEMENTATIONS, KeySpans, fork_attention
+from pallas_kernels.fork_attention.api import KeySpans, fork_attention
+from tests.pallas_kernels import ANYWHERE
 from tests.tolerances import OPERATOR, assert_close
 from tests.trees import laid_out, plan_of
 
@@ -43,7 +44,7 @@ def eq3(stream, query, key, value, scale: float) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ANYWHERE)
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("dtype", OPERATOR)
 def test_equals_the_equation(implementation, heads, dtype):
@@ -75,7 +76,7 @@ def any_spans(draw) -> KeySpans:
     return KeySpans(first[:, 0], first_end, second[:, 0], second_end)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ANYWHERE)
 @settings(max_examples=25)
 @given(spans=any_spans())
 def test_any_two_spans_are_a_mask(implementation, spans):
@@ -93,7 +94,7 @@ def test_any_two_spans_are_a_mask(implementation, spans):
     assert_close(out, np.einsum("hnt,thd->nhd", weights / np.where(total == 0, 1, total), value), OPERATOR["float64"])
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ANYWHERE)
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
 def test_rows_outside_the_spans_have_no_influence(implementation, poison):
     stream, metadata = round_of_three()
@@ -106,7 +107,7 @@ def test_rows_outside_the_spans_have_no_influence(implementation, poison):
     np.testing.assert_array_equal(np.asarray(poisoned)[~others], np.asarray(clean)[~others])
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ANYWHERE)
 def test_a_visible_nan_is_not_hidden(implementation):
     stream, metadata = round_of_three()
     query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
@@ -117,7 +118,7 @@ def test_a_visible_nan_is_not_hidden(implementation):
     np.testing.assert_array_equal(broken, sees)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ANYWHERE)
 def test_some_rows_equal_the_same_rows_of_all(implementation):
     _, metadata = round_of_three()
     query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
@@ -150,5 +151,5 @@ def test_refuses_heads_that_do_not_group_and_unknown_names():
     query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
     with pytest.raises(ValueError, match="5 query heads are not a multiple of 2 key heads"):
         fork_attention(query[:, :5], key, value, metadata.spans, scale=1.0)
-    with pytest.raises(ValueError, match="implementation must be one of reference, xla"):
+    with pytest.raises(ValueError, match="implementation must be one of reference, xla, pallas"):
         fork_attention(query, key, value, metadata.spans, scale=1.0, implementation="cuda")

@@ -1,0 +1,174 @@
+"""How long does a lone request take, and how many queued ones are answered a second?
+
+Random weights at the true sizes of Qwen3.5 and random token ids: speed does not depend on either, answers would. The
+request goes from its plan to label logits on the host, without tokenizer, server and the softmax over a question's
+options. Prediction: at most the times of the original engine on the same card (`ORIGINAL`, measured by its own way from
+plan to logits). How to read the result: `lone` is the whole way; `host` the part before the device has its work; `busy`
+the time a call takes when others wait behind it, so that the host is hidden; `floor` the arithmetic of the products,
+attention and recurrence at 790 TFLOP/s, or the weights read once at 4.3 TB/s where that is more.
+
+Run as `python -m experiments.latency` on one accelerator. Records go to `results/latency.jsonl`.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import records
+from experiments.model_sizes import SIZES
+from flide_jax.engine.config import EngineConfig
+from flide_jax.engine.executables import Executables
+from flide_jax.layout import Demand, lay_out
+from flide_jax.models import families
+from flide_jax.models.params import initialise, total_bytes
+from flide_jax.models.qwen3_5 import Qwen35Config
+from flide_jax.models.qwen3_5.config import LayerKind
+from flide_jax.prompts.plan import Plan
+from pallas_kernels.trees import WORKLOADS, Request
+
+LABELS = 38
+OPERATIONS_PER_SECOND = 790e12
+BYTES_PER_SECOND = 4.3e12
+
+# The original engine (0.1.4) on one H200, bfloat16: ms of a lone request, requests a second of 64 queued.
+ORIGINAL = {
+    ("0.8B", "race-one"): (2.99, 1110), ("0.8B", "quality-one"): (12.98, 111), ("0.8B", "decision-index"): (5.23, 296),
+    ("0.8B", "race-all"): (3.75, 617), ("0.8B", "quality-all"): (26.80, 43.3), ("0.8B", "multirc"): (10.63, 133),
+    ("4B", "race-one"): (7.33, 234), ("4B", "quality-one"): (50.68, 22.1), ("4B", "decision-index"): (19.05, 60.0),
+    ("4B", "race-all"): (10.73, 135), ("4B", "quality-all"): (111.21, 9.4), ("4B", "multirc"): (39.09, 27.7),
+}  # fmt: skip
+
+
+def executables(size: Qwen35Config, config: EngineConfig) -> Executables:
+    """An engine's executables for random weights."""
+    family = families.QWEN3_5
+    specs = family.abstract(size, labels=LABELS, dtype=config.resolved_dtype())
+    params = initialise(specs, jax.random.key(0))
+
+    def forward(params: Any, metadata: Any) -> jax.Array:
+        return family.forward(params, metadata, size, implementation=config.implementation)
+
+    return Executables(forward, params, config.ladder(), conv_taps=family.conv_taps(size))
+
+
+def random_plan(request: Request, rng: np.random.Generator, *, vocabulary: int) -> Plan:
+    """Token ids below the vocabulary, each branch read at its last row."""
+    lengths = np.array(request.branches, np.int32)
+    return Plan(
+        state=rng.integers(0, vocabulary, request.state, np.int32),
+        branches=rng.integers(0, vocabulary, int(lengths.sum()), np.int32),
+        branch_lengths=lengths,
+        read_branches=np.arange(lengths.size, dtype=np.int32),
+        read_offsets=lengths - 1,
+    )
+
+
+def floor(size: Qwen35Config, requests: Sequence[Request]) -> float:
+    """Seconds that one pass over all of these requests takes at least."""
+    gdn, attention = size.gated_delta_net, size.attention
+    layers = {kind: size.layers.count(kind) for kind in LayerKind}
+    tokens = sum(request.state + sum(request.branches) for request in requests)
+    specs = families.QWEN3_5.abstract(size, labels=LABELS, dtype=np.dtype(jax.numpy.bfloat16))
+    weights = total_bytes(specs) - specs.embedding.bytes
+    pairs = sum(
+        request.state**2 / 2 + sum(length * request.state + length**2 / 2 for length in request.branches)
+        for request in requests
+    )
+    scores = layers[LayerKind.ATTENTION] * 4 * attention.query_heads * attention.head_dim * pairs
+    # Chunk-wise in chunks of 64: three products with the state, four inside a chunk.
+    chunk = 3 * 2 * gdn.key_dim * gdn.value_dim + 4 * 2 * 64 * gdn.value_dim
+    recurrence = layers[LayerKind.GATED_DELTA_NET] * gdn.value_heads * chunk * tokens
+    operations = weights * tokens + scores + recurrence  # two operations for each weight of two bytes
+    return max(operations / OPERATIONS_PER_SECOND, weights / BYTES_PER_SECOND)
+
+
+def measure(run: Executables, plans: Sequence[Plan]) -> dict[str, Any]:
+    """Milliseconds of lone requests, one after another: the whole way, the host's part, and the device's."""
+    lone, host = [], []
+    for plan in plans:
+        begin = time.perf_counter()
+        stream = lay_out([plan])
+        logits = run.dispatch(stream, run.ladder.smallest_for(Demand.of(plan)))
+        host.append(time.perf_counter() - begin)
+        np.asarray(logits)
+        lone.append(time.perf_counter() - begin)
+    stream = lay_out([plans[0]])
+    capacity = run.ladder.smallest_for(Demand.of(plans[0]))
+
+    def queue() -> Any:
+        return [run.dispatch(stream, capacity) for _ in range(10)]
+
+    busy = [_seconds(queue) / 10 for _ in range(3)]
+    low, _, high = (1e3 * q for q in np.quantile(lone, (0.1, 0.5, 0.9)))
+    return {
+        "lone_ms": 1e3 * statistics.median(lone),
+        "lone_ms_p10": low,
+        "lone_ms_p90": high,
+        "host_ms": 1e3 * statistics.median(host),
+        "busy_ms": 1e3 * min(busy),
+        "capacity": capacity.tokens,
+        "samples_ms": [round(1e3 * one, 4) for one in lone],
+    }
+
+
+def throughput(run: Executables, plans: Sequence[Plan]) -> float:
+    """Requests a second of a queue, formed into rounds; the median of three passes after one."""
+    return len(plans) / statistics.median([_seconds(lambda: run.logits(plans)) for _ in range(4)][1:])
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    jax.block_until_ready(work())
+    return time.perf_counter() - begin
+
+
+def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
+    """Prints a table; appends one record for each size and workload."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--size", action="append", choices=[*SIZES], help="0.8B and 4B by default")
+    parser.add_argument("--workload", action="append", choices=[*WORKLOADS], help="all six by default")
+    parser.add_argument("--repeats", type=int, default=30, help="lone requests of each workload")
+    parser.add_argument("--queued", type=int, nargs="*", default=[8, 64], help="requests that wait together")
+    parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
+    parser.add_argument("--results", type=Path, default=records.RESULTS / "latency.jsonl")
+    options = parser.parse_args(arguments)
+    found = []
+    columns = ("lone", "p10", "p90", "host", "busy", "floor", "original")
+    print(f"{'ms':22}", *(f"{column:>8}" for column in columns), " queued/s")
+    for name in options.size or ["0.8B", "4B"]:
+        size = SIZES[name]
+        run = executables(size, EngineConfig(implementation=options.implementation))
+        for workload in options.workload or WORKLOADS:
+            requests = WORKLOADS[workload]
+            rng = np.random.default_rng(0)
+            plans = [random_plan(requests[0], rng, vocabulary=size.vocabulary) for _ in range(options.repeats + 5)]
+            measure(run, plans[:5])  # compiles, and warms up
+            record = measure(run, plans[5:]) | {"size": name, "workload": workload}
+            record["floor_ms"] = 1e3 * floor(size, requests)
+            record["queued"] = {n: throughput(run, (plans * 2)[:n]) for n in options.queued}
+            record["original"] = ORIGINAL.get((name, workload))
+            found.append(records.append(options.results, record | {"implementation": options.implementation}))
+            print(_line(record), flush=True)
+        del run
+    return found
+
+
+def _line(record: dict[str, Any]) -> str:
+    original = record["original"] or (float("nan"), float("nan"))
+    queued = " ".join(f"{n}: {rate:.1f}" for n, rate in record["queued"].items())
+    return (
+        "{size:5} {workload:16} {lone_ms:8.2f} {lone_ms_p10:8.2f} {lone_ms_p90:8.2f} {host_ms:8.2f} {busy_ms:8.2f} "
+        "{floor_ms:8.2f}".format_map(record)
+        + f" {original[0]:8.2f}  {queued} (original 64: {original[1]})"
+    )
+
+
+if __name__ == "__main__":
+    main()

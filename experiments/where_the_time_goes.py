@@ -1,0 +1,63 @@
+"""Where does the time of one pass go, launch by launch?
+
+Traces passes over one request with random weights at a true size and adds up the launches by name. How to read the
+result: microseconds and launches of one pass. The profiler runs every launch on its own, outside the CUDA graph, so the
+sum is the time the device computes and leaves gaps out; `experiments.latency` has the whole.
+
+Run as `python -m experiments.where_the_time_goes [--size 4B] [--workload quality-all]` on one accelerator.
+"""
+
+import argparse
+import collections
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import latency, records
+from experiments.model_sizes import SIZES
+from flide_jax.engine.config import EngineConfig
+from flide_jax.layout import Demand, lay_out
+from pallas_kernels.bench import trace_launches
+from pallas_kernels.trees import WORKLOADS
+
+PASSES = 5
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Prints the launches that take most; appends a record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--size", choices=[*SIZES], default="4B")
+    parser.add_argument("--workload", choices=[*WORKLOADS], default="quality-all")
+    parser.add_argument("--implementation", type=json.loads, help="as in experiments.latency")
+    parser.add_argument("--most", type=int, default=40, help="names printed")
+    parser.add_argument("--results", type=Path, default=records.RESULTS / "where_the_time_goes.jsonl")
+    options = parser.parse_args(arguments)
+    size = SIZES[options.size]
+    run = latency.executables(size, EngineConfig(implementation=options.implementation))
+    plan = latency.random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
+    stream, capacity = lay_out([plan]), run.ladder.smallest_for(Demand.of(plan))
+    for _ in range(3):
+        jax.block_until_ready(run.dispatch(stream, capacity))
+    found = trace_launches(lambda: [run.dispatch(stream, capacity) for _ in range(PASSES)])
+    by_name, counts = collections.Counter[str](), collections.Counter[str]()
+    for name, microseconds in found.items():
+        short = re.sub(r"_\d+$", "", name)
+        by_name[short] += microseconds / PASSES  # type: ignore[assignment]
+        counts[short] += found.counts[name] / PASSES  # type: ignore[assignment]
+    print(f"{options.size} {options.workload}: {by_name.total():.0f} us, {counts.total():.0f} launches")
+    for name, microseconds in by_name.most_common(options.most):
+        print(f"{microseconds:10.1f} us {counts[name]:7.1f} x  {name[:100]}")
+    record = {
+        "size": options.size,
+        "workload": options.workload,
+        "launches": {name: [counts[name], round(us, 2)] for name, us in by_name.most_common()},
+    }
+    return records.append(options.results, record)
+
+
+if __name__ == "__main__":
+    main()

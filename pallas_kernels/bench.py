@@ -1,0 +1,120 @@
+"""Times the ops on their named cases: `python -m pallas_kernels.bench [op ...] [--case NAME] [--out FILE]`.
+
+One figure is the device time of all launches of one call, added up from a trace: neither the host nor the gaps between
+launches are in it. Calls go round over several sets of operands, so that a warm cache is not measured. The floor of a
+case is the larger of its operations over the rate of the matrix unit and its bytes over the bandwidth of the memory.
+"""
+
+import argparse
+import collections
+import importlib
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from pallas_kernels.dispatch import OPS, device_kind
+
+# Measured on an H200: a large bfloat16 product, and a large copy (bytes read and written).
+OPERATIONS_PER_SECOND = 790e12
+BYTES_PER_SECOND = 4.3e12
+SETS = 4  # of operands
+
+
+class Launches(collections.Counter[str]):
+    """Microseconds on the device by the name of a kernel, and how many launches they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = collections.Counter[str]()
+
+
+def trace_launches(work: Callable[[], Any]) -> Launches:
+    """What a GPU runs while `work` is done. Raises RuntimeError: the trace holds no launches of a GPU."""
+    found = Launches()
+    with tempfile.TemporaryDirectory() as directory:
+        with jax.profiler.trace(directory):
+            jax.block_until_ready(work())
+        for file in Path(directory).rglob("*.xplane.pb"):
+            for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+                if plane.name.startswith("/device:GPU"):
+                    for line in plane.lines:
+                        if line.name.startswith("Stream"):
+                            for event in line.events:
+                                found[event.name] += event.duration_ns / 1e3
+                                found.counts[event.name] += 1
+    if not found:
+        raise RuntimeError("the trace holds no launches: benchmarks need a GPU")
+    return found
+
+
+def measure(case: Any, call: Callable[..., Any], *, repeats: int = 5) -> dict[str, Any]:
+    """Median, least and largest microseconds of one `call(*operands)` over some traces, with the rates of the case."""
+    operands = [case.operands(jax.random.key(number)) for number in range(SETS)]
+    compiled = jax.jit(call)
+
+    def round_of_calls() -> list[Any]:
+        return [compiled(*one) for one in operands]
+
+    for _ in range(3):
+        jax.block_until_ready(round_of_calls())
+    samples, launches = [], 0
+    for _ in range(repeats):
+        found = trace_launches(round_of_calls)
+        samples.append(found.total() / SETS)
+        launches = found.counts.total() // SETS
+    median = statistics.median(samples)
+    floor = max(case.operations() / OPERATIONS_PER_SECOND, case.bytes() / BYTES_PER_SECOND)
+    return {
+        "us": median,
+        "us_least": min(samples),
+        "us_largest": max(samples),
+        "us_floor": 1e6 * floor,
+        "launches": launches,
+        "tflops": case.operations() / median / 1e6,
+        "gbs": case.bytes() / median / 1e3,
+    }
+
+
+def rows(ops: list[str], names: list[str], implementations: list[str]) -> Iterator[dict[str, Any]]:
+    """One record for each op, case and implementation; `error` instead of figures where it cannot run."""
+    for op in ops:
+        cases = importlib.import_module(f"pallas_kernels.{op}.cases")
+        for name, case in cases.CASES.items():
+            for implementation in implementations if not names or name in names else ():
+                row: dict[str, Any] = {"op": op, "case": name, "implementation": implementation}
+                try:
+                    yield row | measure(case, cases.caller(case, implementation))
+                except (NotImplementedError, ValueError) as refusal:
+                    yield row | {"error": str(refusal)}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints a table; `--out` appends each row with the versions and the device."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("ops", nargs="*", default=list(OPS), metavar="op", help=f"of {', '.join(OPS)}; all by default")
+    parser.add_argument("--case", action="append", default=[], help="a case by name; all by default")
+    parser.add_argument("--implementation", action="append", default=[], help="pallas by default")
+    parser.add_argument("--out", type=Path, help="append JSON lines here")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.ops) - set(OPS):
+        parser.error(f"no op {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")
+    print(
+        f"{'op':16} {'case':20} {'by':8} {'us':>9} {'floor':>8} {'TFLOP/s':>8} {'GB/s':>7} launches   on {device_kind()}"
+    )
+    for row in rows(options.ops, options.case, options.implementation or ["pallas"]):
+        label = f"{row['op']:16} {row['case']:20} {row['implementation']:8}"
+        figures = "{us:9.1f} {us_floor:8.1f} {tflops:8.0f} {gbs:7.0f} {launches:8}"
+        print(label, row["error"] if "error" in row else figures.format_map(row), flush=True)
+        if options.out:
+            versions = {"jax": jax.__version__, "device": device_kind()}
+            with options.out.open("a") as file:
+                file.write(json.dumps(row | versions) + "\n")
+
+
+if __name__ == "__main__":
+    main()
