@@ -1,8 +1,9 @@
 """Times the ops on their named cases: `python -m pallas_kernels.bench [op ...] [--case NAME] [--out FILE]`.
 
-One figure is the device time of all launches of one call, added up from a trace: neither the host nor the gaps between
-launches are in it. Calls go round over several sets of operands, so that a warm cache is not measured. The floor of a
-case is the larger of its operations over the rate of the matrix unit and its bytes over the bandwidth of the memory.
+One figure is the device time of one layer, added up from the launches in a trace: neither the host nor the gaps between
+launches are in it. An executable holds several calls on different operands, like the layers of a model: no cache is
+warm, and what follows from a round's structure alone is computed once for all of them. The floor of a case is the
+larger of its operations over the rate of the matrix unit and its bytes over the bandwidth of the memory.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from pallas_kernels.dispatch import OPS, device_kind
 # Measured on an H200: a large bfloat16 product, and a large copy (bytes read and written).
 OPERATIONS_PER_SECOND = 790e12
 BYTES_PER_SECOND = 4.3e12
-SETS = 4  # of operands
+LAYERS = 8  # calls of an executable
 
 
 class Launches(collections.Counter[str]):
@@ -54,19 +55,13 @@ def trace_launches(work: Callable[[], Any]) -> Launches:
 
 def measure(case: Any, call: Callable[..., Any], *, repeats: int = 5) -> dict[str, Any]:
     """Median, least and largest microseconds of one `call(*operands)` over some traces, with the rates of the case."""
-    operands = [case.operands(jax.random.key(number)) for number in range(SETS)]
-    compiled = jax.jit(call)
-
-    def round_of_calls() -> list[Any]:
-        return [compiled(*one) for one in operands]
-
+    draw = jax.jit(case.operands)
+    operands = [draw(jax.random.key(number)) for number in range(LAYERS)]
+    layers = jax.jit(lambda operands: [call(*one) for one in operands])
     for _ in range(3):
-        jax.block_until_ready(round_of_calls())
-    samples, launches = [], 0
-    for _ in range(repeats):
-        found = trace_launches(round_of_calls)
-        samples.append(found.total() / SETS)
-        launches = found.counts.total() // SETS
+        jax.block_until_ready(layers(operands))
+    traces = [trace_launches(lambda: layers(operands)) for _ in range(repeats)]
+    samples = [found.total() / LAYERS for found in traces]
     median = statistics.median(samples)
     floor = max(case.operations() / OPERATIONS_PER_SECOND, case.bytes() / BYTES_PER_SECOND)
     return {
@@ -74,7 +69,8 @@ def measure(case: Any, call: Callable[..., Any], *, repeats: int = 5) -> dict[st
         "us_least": min(samples),
         "us_largest": max(samples),
         "us_floor": 1e6 * floor,
-        "launches": launches,
+        "launches": traces[-1].counts.total() / LAYERS,
+        "largest": {name[:60]: round(us / LAYERS, 2) for name, us in traces[-1].most_common(6)},
         "tflops": case.operations() / median / 1e6,
         "gbs": case.bytes() / median / 1e3,
     }
@@ -103,17 +99,20 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if unknown := set(options.ops) - set(OPS):
         parser.error(f"no op {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")
-    print(
-        f"{'op':16} {'case':20} {'by':8} {'us':>9} {'floor':>8} {'TFLOP/s':>8} {'GB/s':>7} launches   on {device_kind()}"
-    )
+    titles = f"{'us':>9} {'floor':>8} {'TFLOP/s':>8} {'GB/s':>7} launches   largest, us"
+    print(f"{'op':16} {'case':20} {'by':8} {titles} on {device_kind()}")
     for row in rows(options.ops, options.case, options.implementation or ["pallas"]):
         label = f"{row['op']:16} {row['case']:20} {row['implementation']:8}"
-        figures = "{us:9.1f} {us_floor:8.1f} {tflops:8.0f} {gbs:7.0f} {launches:8}"
-        print(label, row["error"] if "error" in row else figures.format_map(row), flush=True)
+        print(label, row["error"] if "error" in row else _figures(row), flush=True)
         if options.out:
             versions = {"jax": jax.__version__, "device": device_kind()}
             with options.out.open("a") as file:
                 file.write(json.dumps(row | versions) + "\n")
+
+
+def _figures(row: dict[str, Any]) -> str:
+    largest = " ".join(f"{microseconds:.1f}" for microseconds in row["largest"].values())
+    return "{us:9.1f} {us_floor:8.1f} {tflops:8.0f} {gbs:7.0f} {launches:8.1f}   ".format_map(row) + largest
 
 
 if __name__ == "__main__":

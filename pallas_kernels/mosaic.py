@@ -3,11 +3,28 @@
 import contextlib
 from typing import Any
 
+from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 
 MULTIPROCESSORS = 132  # of an H200
 # Blocks of bfloat16 in shared memory as the copy engine writes and the matrix unit reads them.
 SWIZZLED: Any = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
+HEAD_DIM = 128  # of the recurrence's heads
+# A chunk of one head in registers: 16 lanes hold a row's 128 channels, 8 each, for loads and stores of 16 bytes; a row
+# is summed within a warp.
+HEAD_ROWS = plgpu.Layout.TILED(
+    plgpu.Tiling(((CHUNK_ROWS, HEAD_DIM), (16, HEAD_DIM), (2, HEAD_DIM), (8,))),
+    warp_dims=(-7,),
+    lane_dims=(-3, -2),
+    vector_dim=-1,
+)
+
+
+def repeated(x: Array, *, along: int) -> Array:
+    """One value a row (`along` 0) or a channel (1) as a whole block in HEAD_ROWS."""
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, (CHUNK_ROWS, HEAD_DIM), [along]), HEAD_ROWS)
 
 
 def interpreted(interpret: bool) -> contextlib.AbstractContextManager[Any]:

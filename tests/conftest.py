@@ -11,6 +11,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Small LAPACK solves spend their time waiting for threads when the workers share the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Interpreted kernels wait for each other in callbacks: with a thread for each core they could wait for ever.
+os.environ.setdefault("PJRT_NPROC", "16")
+
 import jax  # noqa: E402  after the environment is set
 from hypothesis import HealthCheck, settings  # noqa: E402
 

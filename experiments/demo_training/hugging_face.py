@@ -77,7 +77,7 @@ def _gated_delta_net(params: GatedDeltaNetParams, config: Qwen35Config) -> dict[
         "linear_attn.in_proj_z.weight": gate,
         "linear_attn.in_proj_b.weight": write,
         "linear_attn.in_proj_a.weight": decay,
-        "linear_attn.conv1d.weight": np.asarray(params.conv_taps)[:, None],
+        "linear_attn.conv1d.weight": np.asarray(params.conv_taps).T[:, None],
         "linear_attn.A_log": params.log_decay_rate,
         "linear_attn.dt_bias": params.decay_bias,
         "linear_attn.norm.weight": params.norm,

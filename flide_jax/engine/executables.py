@@ -19,6 +19,14 @@ from flide_jax.layout import (
 )
 from flide_jax.prompts.plan import Plan
 
+# For a GPU: cuBLAS for every product, which compiles in seconds where trials of Triton tiles take a minute, and adds
+# the residual in its epilogue. Products that share an operand stay apart: joining them copies weights at every call.
+GPU_COMPILER_OPTIONS = {
+    "xla_gpu_enable_triton_gemm": False,
+    "xla_gpu_dot_merger_threshold_mb": 0,
+    "xla_gpu_experimental_enable_fusion_autotuner": False,
+}
+
 Forward = Callable[[Any, RoundMetadata], jax.Array]
 Logits = Float[np.ndarray, "reads L"]
 
@@ -66,5 +74,7 @@ class Executables:
                 return self._forward(params, layout.unpack(buffer))
 
             buffer = jax.ShapeDtypeStruct((layout.size,), np.int32)
-            self.compiled[layout.capacity] = jax.jit(flide_round).lower(self.params, buffer).compile()
+            options = GPU_COMPILER_OPTIONS if jax.default_backend() == "gpu" else {}
+            lowered = jax.jit(flide_round).lower(self.params, buffer)
+            self.compiled[layout.capacity] = lowered.compile(compiler_options=options)
         return self.compiled[layout.capacity]

@@ -27,9 +27,12 @@ def predecessors(stream: Stream, *, taps: int) -> Predecessors:
 
     Before the first row of a branch come the last rows of its state.
     """
-    piece = stream.token_piece[:, None]
-    offset = stream.token_offset[:, None] - np.arange(taps - 1, 0, -1, dtype=np.int32)
-    in_piece = stream.piece_begin[piece] + offset
-    in_parent = stream.piece_begin[stream.piece_parent[piece]] + stream.parent_length[piece] + offset
-    has_parent_row = stream.parent_length[piece] + offset >= 0
-    return np.where(offset >= 0, in_piece, np.where(has_parent_row, in_parent, -1)).astype(np.int32)
+    distance = np.arange(taps - 1, 0, -1, dtype=np.int32)
+    rows = np.arange(stream.tokens.size, dtype=np.int32)[:, None] - distance
+    # Only the first rows of a piece have predecessors outside it: they are few, the rows are many.
+    piece, offset = np.nonzero(np.arange(taps - 1) < stream.piece_length[:, None])
+    heads, before = stream.piece_begin[piece] + offset, offset[:, None] - distance
+    in_parent = stream.parent_length[piece, None] + before
+    outside = np.where(in_parent >= 0, stream.piece_begin[stream.piece_parent[piece], None] + in_parent, -1)
+    rows[heads] = np.where(before >= 0, rows[heads], outside)
+    return rows

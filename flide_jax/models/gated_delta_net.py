@@ -5,12 +5,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 from jaxtyping import Array, Float, Int32
 
 from flide_jax.array_types import Predecessors
 from flide_jax.models.layers import linear
 from flide_jax.models.params import Param
-from pallas_kernels import ConvWeights, Segments, segmented_conv, segmented_gdn
+from pallas_kernels import ConvWeights, Segments, gated_norm, segmented_conv, segmented_gdn
 from pallas_kernels.dispatch import Implementation
 
 
@@ -40,7 +41,7 @@ class GatedDeltaNetParams:
     """Rows of `in_proj` are [q | k | v | output gate | write strength | decay]."""
 
     in_proj: Param  # [conv channels + nv dv + 2 nv, d]
-    conv_taps: Param  # [conv channels, taps]
+    conv_taps: Param  # [taps, conv channels]
     log_decay_rate: Param  # [nv]
     decay_bias: Param  # [nv]
     norm: Param  # [dv]
@@ -64,11 +65,9 @@ def gated_delta_net(
     None. Gates, decay, states and norm are float32 at least.
     """
     projected = linear(hidden, params.in_proj)
-    gate, write_logit, decay_input = jnp.split(
-        projected[:, config.conv_channels :],
-        [config.value_channels, config.value_channels + config.value_heads],
-        axis=1,
-    )
+    gate_begin = config.conv_channels
+    write_begin = gate_begin + config.value_channels
+    write_logit, decay_input = jnp.split(projected[:, write_begin:], 2, axis=1)
     with jax.named_scope("segmented_conv"):
         operands = segmented_conv(
             projected,
@@ -88,25 +87,21 @@ def gated_delta_net(
             operands.value,
             operands.log_decay,
             operands.write_strength,
-            jnp.zeros((segments.slots, config.value_heads, config.value_dim, config.key_dim), params.norm.dtype),
+            # Not filled: every slot that is read is written before.
+            lax.empty((segments.slots, config.value_heads, config.value_dim, config.key_dim), params.norm.dtype),
             segments,
             scale=config.key_dim**-0.5,
             implementation=implementation,
         )
-    # Back from chunk rows. A padding row of the stream takes some other row's output, and nothing reads it.
-    chunk_row = jnp.asarray(segments.chunk_row)
-    if rows is None:
-        out = out[chunk_row]
-    else:
-        out, gate = out[chunk_row[rows]], gate[rows]
-    gated = _gated_norm(out, gate.reshape(out.shape), params.norm, epsilon=epsilon)
-    return linear(gated.reshape(-1, config.value_channels).astype(hidden.dtype), params.out_proj)
-
-
-def _gated_norm(
-    out: Float[Array, "N nv dv"], gate: Float[Array, "N nv dv"], weight: Float[Array, " dv"], *, epsilon: float
-) -> Float[Array, "N nv dv"]:
-    """rms(out) * weight * silu(gate): the norm comes before the gate, and its weight is centred at one."""
-    out, gate = out.astype(weight.dtype), gate.astype(weight.dtype)
-    normed = out * jax.lax.rsqrt(jnp.mean(out * out, axis=-1, keepdims=True) + epsilon)
-    return normed * weight[None, None] * jax.nn.silu(gate)
+    with jax.named_scope("gated_norm"):
+        normed = gated_norm(
+            out,
+            projected,
+            params.norm,
+            segments,
+            gate_begin=gate_begin,
+            rows=rows,
+            epsilon=epsilon,
+            implementation=implementation,
+        )
+    return linear(normed, params.out_proj)

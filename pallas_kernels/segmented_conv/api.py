@@ -61,7 +61,7 @@ def segmented_conv(
         ValueError: fewer columns than channels, channels that do not divide into q, k and v, or
             `segments` is of a stream of other length.
     """
-    channels, value_heads = weights.taps.shape[0], write_logit.shape[1]
+    channels, value_heads = weights.taps.shape[1], write_logit.shape[1]
     value_channels = channels - 2 * key_heads * key_dim
     if value_channels <= 0 or value_channels % value_heads or value_heads % key_heads:
         raise ValueError(

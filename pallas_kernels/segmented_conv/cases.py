@@ -47,7 +47,7 @@ class Case:
             jax.random.normal(one, shape, jnp.float32)
             for one, shape in zip(
                 jax.random.split(key, 6),
-                (*shapes, (self.channels, TAPS), *2 * [(self.value_heads,)]),
+                (*shapes, (TAPS, self.channels), *2 * [(self.value_heads,)]),
                 strict=True,
             )
         )

@@ -14,7 +14,7 @@ L2_NORM_EPSILON = 1e-6
 class ConvWeights:
     """Per-channel taps (the last one weighs the row itself) and the parameters of the decay gate."""
 
-    taps: Float[Array, "channels taps"]
+    taps: Float[Array, "taps channels"]
     log_decay_rate: Float[Array, " nv"]
     decay_bias: Float[Array, " nv"]
 

@@ -15,23 +15,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int32
 
-from pallas_kernels.mosaic import MULTIPROCESSORS, interpreted
+from pallas_kernels.mosaic import HEAD_DIM, HEAD_ROWS, MULTIPROCESSORS, interpreted, repeated
 from pallas_kernels.segmented_conv.gates import gates
 from pallas_kernels.segmented_conv.metadata import L2_NORM_EPSILON, ConvOutput, ConvWeights
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
-HEAD_DIM = 128
 PROGRAMS = 2 * MULTIPROCESSORS  # what the registers allow
 STAGES = 2  # work items in flight
 LEAD = 8  # rows of shared memory before those of the chunk; the predecessors are the last of them
-
-# 16 lanes hold one row's 128 channels, 8 each: loads and stores of 16 bytes, and a row is summed within a warp.
-_ROWS = plgpu.Layout.TILED(
-    plgpu.Tiling(((CHUNK_ROWS, HEAD_DIM), (16, HEAD_DIM), (2, HEAD_DIM), (8,))),
-    warp_dims=(-7,),
-    lane_dims=(-3, -2),
-    vector_dim=-1,
-)
 
 
 @functools.partial(jax.jit, static_argnames=("key_heads", "key_dim", "interpret"))  # lowered once for all layers
@@ -52,7 +43,7 @@ def segmented_conv(
     Raises:
         NotImplementedError: not bfloat16, or heads that are not 128 wide.
     """
-    rows, channels = mixed.shape[0], weights.taps.shape[0]
+    rows, channels = mixed.shape[0], weights.taps.shape[1]
     value_heads, earlier = write_logit.shape[1], predecessors.shape[1]
     value_dim = (channels - 2 * key_heads * key_dim) // value_heads
     if mixed.dtype != jnp.bfloat16:
@@ -68,7 +59,7 @@ def segmented_conv(
     used = jnp.sum((length > 0).astype(jnp.int32), dtype=jnp.int32)[None]
     call = _kernel(begin.shape[0], key_heads, value_heads, earlier)
     with interpreted(interpret):
-        query, key, value = call(used, table, mixed, weights.taps.T.astype(jnp.float32))
+        query, key, value = call(used, table, mixed, weights.taps.astype(jnp.float32))
     log_decay, write_strength = gates(write_logit, decay_input, weights, segments)
     return ConvOutput(query, key, value, log_decay, write_strength)
 
@@ -108,17 +99,17 @@ def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
             chunk, head = lax.div(item, jnp.int32(heads)), lax.rem(item, jnp.int32(heads))
             columns = pl.ds(pl.multiple_of(head * HEAD_DIM, HEAD_DIM), HEAD_DIM)
             plgpu.barrier_wait(full.at[slot])
-            row = plgpu.broadcasted_iota(jnp.int32, (CHUNK_ROWS, HEAD_DIM), 0, layout=_ROWS)
+            row = plgpu.broadcasted_iota(jnp.int32, (CHUNK_ROWS, HEAD_DIM), 0, layout=HEAD_ROWS)
             # Predecessors that are missing are the oldest ones.
             missing = sum((table[chunk, 2 + number] < 0).astype(jnp.int32) for number in range(earlier))
-            summed = plgpu.layout_cast(jnp.zeros((CHUNK_ROWS, HEAD_DIM), jnp.float32), _ROWS)
+            summed = plgpu.layout_cast(jnp.zeros((CHUNK_ROWS, HEAD_DIM), jnp.float32), HEAD_ROWS)
             for tap in range(earlier + 1):
-                shifted = plgpu.load(rows.at[slot, pl.ds(LEAD - earlier + tap, CHUNK_ROWS)], layout=_ROWS)
-                weight = plgpu.load(taps.at[tap, columns], layout=_ROWS.reduce(0), optimized=False)
+                shifted = plgpu.load(rows.at[slot, pl.ds(LEAD - earlier + tap, CHUNK_ROWS)], layout=HEAD_ROWS)
+                weight = plgpu.load(taps.at[tap, columns], layout=HEAD_ROWS.reduce(0), optimized=False)
                 shifted = shifted.astype(jnp.float32)
                 if tap < earlier:
                     shifted = jnp.where(row + tap >= missing, shifted, 0.0)
-                summed += shifted * _repeated(weight, along=1)
+                summed += shifted * repeated(weight, along=1)
             plgpu.commit_smem()  # all warps have read before the copy engine writes here again
             fetch(index + STAGES)
             activated = summed / (1.0 + jnp.exp(-summed))
@@ -134,7 +125,7 @@ def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
             def _store_normed() -> None:
                 square = jnp.sum(activated * activated, axis=1)
                 inverse = lax.rsqrt(square + L2_NORM_EPSILON)
-                normed = activated * _repeated(inverse, along=0)
+                normed = activated * repeated(inverse, along=0)
 
                 @pl.when(head < key_heads)
                 def _store_query() -> None:
@@ -162,8 +153,3 @@ def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
             plgpu.Barrier(num_arrivals=earlier + 1, num_barriers=STAGES),
         ],
     )
-
-
-def _repeated(x: Array, *, along: int) -> Array:
-    """One value a row (`along` 0) or a channel (1) as a whole block."""
-    return plgpu.layout_cast(lax.broadcast_in_dim(x, (CHUNK_ROWS, HEAD_DIM), [along]), _ROWS)

@@ -25,11 +25,11 @@ def segmented_conv(
     rows, value_heads = write_logit.shape
     dtype = accumulation_dtype(mixed.dtype)
     taps = weights.taps.astype(dtype)
-    m = mixed[:, : taps.shape[0]].astype(dtype)  # before the gather: its transpose adds up rows, in this dtype
-    convolved = m * taps[None, :, -1]
-    for i in range(taps.shape[1] - 1):  # a sum, not a product of matrices: that might be cut to TF32
+    m = mixed[:, : taps.shape[1]].astype(dtype)  # before the gather: its transpose adds up rows, in this dtype
+    convolved = m * taps[-1][None]
+    for i in range(taps.shape[0] - 1):  # a sum, not a product of matrices: that might be cut to TF32
         before = predecessors[:, i]
-        convolved = convolved + jnp.where(before[:, None] < 0, 0, m[before]) * taps[None, :, i]
+        convolved = convolved + jnp.where(before[:, None] < 0, 0, m[before]) * taps[i][None]
     activated = jax.nn.silu(convolved)
 
     key_channels = key_heads * key_dim

@@ -1,15 +1,22 @@
 """The gated delta rule over segments of a forked stream, each from an indexed initial state (Eq. 4)."""
 
+from collections.abc import Callable
+from typing import Any
+
 from jaxtyping import Array, Float
 
 from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation
-from pallas_kernels.segmented_gdn import reference, xla
+from pallas_kernels.segmented_gdn import pallas, reference, xla
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
 __all__ = ["CHUNK_ROWS", "IMPLEMENTATIONS", "Segments", "segmented_gdn"]
 
-IMPLEMENTATIONS = {"reference": reference.segmented_gdn, "xla": xla.segmented_gdn}
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
+    "reference": reference.segmented_gdn,
+    "xla": xla.segmented_gdn,
+    "pallas": pallas.segmented_gdn,
+}
 
 
 def segmented_gdn(
@@ -37,7 +44,7 @@ def segmented_gdn(
         states: the slots that segments name; S is [dv, dk] as in the paper.
         segments: lengths, slots and chunks.
         scale: factor of the output.
-        implementation: "reference", "xla", or None for the best that can run.
+        implementation: "reference", "xla", "pallas", or None for the best that can run.
 
     Returns:
         The outputs in the dtype of `value`, unspecified in padding rows, and the slots with the final states

@@ -25,7 +25,7 @@ def operands(rows: int, dtype: str):
         return jnp.asarray(rng.standard_normal(shape)).astype(dtype)
 
     weights = ConvWeights(
-        draw(CHANNELS, TAPS, dtype=small), draw(VALUE_HEADS, dtype=small), draw(VALUE_HEADS, dtype=small)
+        draw(TAPS, CHANNELS, dtype=small), draw(VALUE_HEADS, dtype=small), draw(VALUE_HEADS, dtype=small)
     )
     return draw(rows, CHANNELS), draw(rows, VALUE_HEADS), draw(rows, VALUE_HEADS), weights
 
@@ -61,7 +61,7 @@ def convolved_alone(stream, mixed, taps) -> np.ndarray:
         rows = np.flatnonzero(stream.token_piece == piece)
         before = np.flatnonzero(stream.token_piece == parent)
         text = np.concatenate([np.zeros((TAPS - 1, mixed.shape[1])), mixed[before], mixed[rows]])
-        whole = sum(text[i : len(text) - TAPS + 1 + i] * taps[:, i] for i in range(TAPS))
+        whole = sum(text[i : len(text) - TAPS + 1 + i] * taps[i] for i in range(TAPS))
         out[rows] = whole[len(before) :]
     return out / (1 + np.exp(-out))
 
@@ -145,7 +145,7 @@ def test_refuses_channels_that_do_not_divide():
     with pytest.raises(ValueError, match="rows of 103 columns, taps of 104 channels"):
         run(metadata, (mixed[:, :-1], *others), "xla")
     *others, weights = others
-    fewer = dataclasses.replace(weights, taps=weights.taps[:-1])
+    fewer = dataclasses.replace(weights, taps=weights.taps[:, :-1])
     with pytest.raises(ValueError, match="103 channels do not hold 2 query and key heads of 8"):
         run(metadata, (mixed, *others, fewer), "xla")
 

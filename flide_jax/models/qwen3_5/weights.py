@@ -94,7 +94,7 @@ def _gated_delta_net_rows(config: Qwen35Config, source: str, target: str) -> lis
         Row(
             f"{target}.conv_taps",
             {f"{source}.conv1d.weight": (gdn.conv_channels, 1, gdn.conv_taps)},
-            fuse=lambda taps: taps[:, 0],
+            fuse=lambda taps: taps[:, 0].T,
         ),
         Row(f"{target}.log_decay_rate", {f"{source}.A_log": (gdn.value_heads,)}),
         Row(f"{target}.decay_bias", {f"{source}.dt_bias": (gdn.value_heads,)}),

@@ -1,0 +1,147 @@
+"""The gated delta rule on Hopper (Pallas, Mosaic GPU): one solve of all chunks, then one scan for each level.
+
+What no state enters is computed for all chunks side by side (`pallas_solve`). Then the states are carried along the
+segments (`pallas_scan`): in a first launch along those that need no other segment of this call, in a second along those
+that start from a slot the first has written. Grids are as large as the device, not as the capacity; a schedule computed
+from the segments tells each block its share, so unused entries cost nothing and no other structure compiles anew.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int32
+
+from pallas_kernels.mosaic import MULTIPROCESSORS, interpreted
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
+from pallas_kernels.segmented_gdn.pallas_scan import GOES_ON, LAST, RELEASE, RELOAD, SLICE, scan
+from pallas_kernels.segmented_gdn.pallas_solve import solve
+
+# Launches of the scan. A segment of a later level (it starts from a slot that a segment of level LEVELS - 1 writes)
+# would run too early: the layout that makes deeper segments has to raise this number.
+LEVELS = 2
+# Warpgroups of a block that scan, by level. Few long states: one, it has the block's memory and tensor core alone.
+# Many short questions: two that share what the block loads.
+SLICES = (1, 2)
+
+
+@functools.partial(jax.jit, static_argnames=("scale", "interpret"))  # lowered once for all layers
+def segmented_gdn(
+    query: Float[Array, "chunk_rows nk dk"],
+    key: Float[Array, "chunk_rows nk dk"],
+    value: Float[Array, "chunk_rows nv dv"],
+    log_decay: Float[Array, "chunk_rows nv"],
+    write_strength: Float[Array, "chunk_rows nv"],
+    states: Float[Array, "slots nv dv dk"],
+    segments: Segments,
+    *,
+    scale: float,
+    interpret: bool = False,
+) -> tuple[Float[Array, "chunk_rows nv dv"], Float[Array, "slots nv dv dk"]]:
+    """See `api.segmented_gdn`. Rows of padding in used chunks have to be zero; unused chunks are never read.
+
+    `interpret` simulates the kernels on a CPU. The slots are updated in place where XLA can give `states` away, else
+    XLA copies them once: a caller that reads no slot which it does not write may pass uninitialised ones (`lax.empty`).
+
+    Raises NotImplementedError: operands other than bfloat16, gates or states other than float32, head dimensions other
+    than 128.
+    """
+    _check(query, key, value, log_decay, write_strength, states)
+    segments = jax.tree.map(jnp.asarray, segments)
+    chunks, value_heads = segments.chunk_length.shape[0], value.shape[1]
+    blocks = 3 if interpret else MULTIPROCESSORS
+
+    def by_head(x: Array) -> Array:
+        return jnp.transpose(x.reshape(chunks, CHUNK_ROWS, value_heads), (2, 0, 1))
+
+    schedule, runs = _schedule(segments, value_heads, value.shape[2], blocks)
+    with interpreted(interpret):
+        used_chunks = jnp.sum(segments.chunk_length > 0, dtype=jnp.int32)[None]
+        solved = solve(
+            query,
+            key,
+            by_head(log_decay),
+            by_head(write_strength),
+            used_chunks,
+            scale=scale,
+            blocks=blocks,
+            interpret=interpret,
+        )
+        # Every level writes its own rows and slots of the same two arrays.
+        out, slots = jax.new_ref(lax.empty(value.shape, value.dtype)), jax.new_ref(states)
+        for level, slices in enumerate(SLICES):
+            operands = (query, key, value, *solved)
+            scan(schedule, runs[level], operands, out, slots, scale=scale, slices=slices, interpret=interpret)
+        return jax.freeze(out), jax.freeze(slots)
+
+
+def _check(query: Array, key: Array, value: Array, log_decay: Array, write_strength: Array, states: Array) -> None:
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dtype != jnp.bfloat16 or x.shape[2] != 128:
+            found = f"{x.dtype} with {x.shape[2]}"
+            raise NotImplementedError(
+                f"segmented_gdn, pallas: {name} has to be bfloat16 with 128 dimensions a head, it is {found}"
+            )
+    for name, x in (("log_decay", log_decay), ("write_strength", write_strength), ("states", states)):
+        if x.dtype != jnp.float32:
+            raise NotImplementedError(f"segmented_gdn, pallas: {name} has to be float32, it is {x.dtype}")
+
+
+def _schedule(
+    segments: Segments, value_heads: int, dv: int, blocks: int
+) -> tuple[Int32[Array, "C 4"], Int32[Array, "levels run"]]:
+    """The used chunks by level, and the share of each block; see `scan`. XLA merges these of all layers into one.
+
+    A level has the same entries for each (head, slice) pair. All its steps in a row, pair by pair, are cut into equal
+    shares, and each cut moves forward to the next border of a segment, since a state stays in one block.
+    """
+    count, segment = segments.chunk_segment.shape[0], segments.chunk_segment
+    number = jnp.arange(count, dtype=jnp.int32)
+    used = segments.chunk_length > 0
+    chunks = (segments.length + CHUNK_ROWS - 1) // CHUNK_ROWS
+    offset = number - segments.first_chunk[segment]
+    begins, ends = offset == 0, offset == chunks[segment] - 1
+    initial, final = segments.initial_slot[segment], segments.final_slot[segment]
+
+    level = jnp.where(used, _levels(segments)[segment], LEVELS)
+    entries = jnp.sum(level[None] == jnp.arange(LEVELS, dtype=jnp.int32)[:, None], axis=1, dtype=jnp.int32)
+    first_entry = jnp.cumsum(entries) - entries
+    order = jnp.argsort(level, stable=True)
+    initial, level = initial[order], level[order]
+    same_as_before = jnp.concatenate([jnp.zeros(1, bool), (initial[1:] == initial[:-1]) & (level[1:] == level[:-1])])
+    same_as_after = jnp.concatenate([same_as_before[1:], jnp.zeros(1, bool)])
+    begins, ends, final, offset = begins[order], ends[order], final[order], offset[order]
+    reload = begins & (initial >= 0) & ~same_as_before
+    release = ends & (initial >= 0) & ~same_as_after
+    last = jnp.concatenate([level[1:] != level[:-1], jnp.ones(1, bool)])
+    bits = sum(bit * x.astype(jnp.int32) for bit, x in ((RELOAD, reload), (RELEASE, release), (LAST, last)))
+    columns = (
+        order.astype(jnp.int32),
+        jnp.where(begins, initial, GOES_ON),
+        jnp.where(ends, final, GOES_ON),
+        bits,
+    )
+
+    remaining = jnp.where(begins, 0, chunks[segment[order]] - offset)  # entries to the next border
+    runs = []
+    for this_level, slices in enumerate(SLICES):
+        steps = entries[this_level] * (value_heads * dv // (slices * SLICE))
+        cuts = jnp.arange(blocks + 1, dtype=jnp.int32) * steps // blocks
+        entry = cuts % jnp.maximum(entries[this_level], 1)
+        border = cuts + remaining[jnp.minimum(first_entry[this_level] + entry, count - 1)]
+        cuts = jnp.where(cuts < steps, border, steps)
+        runs.append(jnp.concatenate([cuts, entries[this_level][None], first_entry[this_level][None]]))
+    return jnp.stack(columns, axis=1), jnp.stack(runs)
+
+
+def _levels(segments: Segments) -> Int32[Array, " G"]:
+    """How many segments of this call stand before each one, each starting from the slot that the one before writes."""
+    writes = (segments.length > 0) & (segments.final_slot >= 0)
+    same_slot = segments.initial_slot[:, None] == segments.final_slot[None]
+    another = ~jnp.eye(segments.length.shape[0], dtype=bool)  # a segment may resume a slot in place
+    follows = same_slot & writes[None] & another
+    level = jnp.zeros_like(segments.length)
+    for _ in range(LEVELS - 1):
+        level = jnp.max(jnp.where(follows, level[None] + 1, 0), axis=1)
+    return level

@@ -1,0 +1,169 @@
+"""The Hopper kernels of the gated delta rule, simulated on a CPU, against a float64 recurrence over chunk rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.segmented_gdn import pallas
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
+
+KEY_HEADS, VALUE_HEADS, DIM = 1, 2, 128
+SCALE = DIM**-0.5
+# Relative root mean square. All of it is the rounding of operands and outputs to bfloat16.
+TOLERANCE = 5e-3
+
+
+def segments_of(lengths, initial, final, *, unused_chunks=2, slots=3) -> Segments:
+    chunks = [-(-length // CHUNK_ROWS) for length in lengths]
+    first = np.cumsum([0, *chunks[:-1]])
+    chunk_segment = np.repeat(np.arange(len(lengths)), chunks)
+    offset = np.concatenate([np.arange(n) for n in chunks]) * CHUNK_ROWS
+    begin = np.cumsum([0, *lengths[:-1]])[chunk_segment] + offset
+    rows = np.concatenate([CHUNK_ROWS * f + np.arange(n) for f, n in zip(first, lengths, strict=True)])
+
+    def padded(values, length, padding=0):
+        return jnp.asarray(np.concatenate([values, np.full(length - len(values), padding)]).astype(np.int32))
+
+    def column(values, padding=0):
+        return padded(values, len(lengths) + 1, padding)
+
+    def chunk_column(values):
+        return padded(values, len(chunk_segment) + unused_chunks)
+
+    return Segments(
+        first_chunk=column(first),
+        length=column(lengths),
+        initial_slot=column(initial, -1),
+        final_slot=column(final, -1),
+        chunk_segment=chunk_column(chunk_segment),
+        chunk_begin=chunk_column(begin),
+        chunk_length=chunk_column(np.minimum(np.array(lengths)[chunk_segment] - offset, CHUNK_ROWS)),
+        chunk_row=padded(rows, len(rows) + 3),
+        slots=slots,
+    )
+
+
+def operands(segments: Segments, seed: int = 0):
+    """Chunk rows: zero in the padding of used chunks, NaN in unused chunks."""
+    rng = np.random.default_rng(seed)
+    used = np.repeat(np.asarray(segments.chunk_length) > 0, CHUNK_ROWS)
+    live = np.asarray(segments.stream_rows()) >= 0
+    count = len(live)
+
+    def fill(x, dtype):
+        x = np.where(live.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
+        return jnp.asarray(np.where(used.reshape(-1, *(1,) * (x.ndim - 1)), x, np.nan)).astype(dtype)
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    query, key = (rng.standard_normal((count, KEY_HEADS, DIM)) for _ in range(2))
+    key += 0.5 * rng.standard_normal((1, KEY_HEADS, DIM))
+    value = rng.standard_normal((count, VALUE_HEADS, DIM))
+    log_decay = -np.exp(rng.standard_normal((count, VALUE_HEADS)) - 2)
+    write_strength = 1 / (1 + np.exp(-rng.standard_normal((count, VALUE_HEADS)) - 1))
+    return (
+        *(fill(x, jnp.bfloat16) for x in (unit(query), unit(key), value)),
+        *(fill(x, jnp.float32) for x in (log_decay, write_strength)),
+    )
+
+
+def recurrence(arguments, states, segments: Segments):
+    """Token by token, segment after segment, float64; and the chunk rows that hold a token."""
+    query, key, value, log_decay, write_strength = (np.asarray(x, np.float64) for x in arguments)
+    out, slots = np.zeros(value.shape), np.array(states, np.float64)
+    live = np.zeros(len(out), bool)
+    columns = (segments.first_chunk, segments.length, segments.initial_slot, segments.final_slot)
+    for first, length, initial, final in zip(*map(np.asarray, columns), strict=True):
+        rows = CHUNK_ROWS * first + np.arange(length)
+        live[rows] = True
+        for head in range(VALUE_HEADS):
+            state = slots[initial, head].copy() if initial >= 0 else np.zeros((DIM, DIM))
+            for t in rows:
+                k, e = key[t, head * KEY_HEADS // VALUE_HEADS], write_strength[t, head]
+                kept = state - e * np.outer(state @ k, k)
+                state = np.exp(log_decay[t, head]) * kept + e * np.outer(value[t, head], k)
+                out[t, head] = SCALE * state @ query[t, head * KEY_HEADS // VALUE_HEADS]
+            if final >= 0 and length:
+                slots[final, head] = state
+    return out, slots, live
+
+
+def run(arguments, states, segments):
+    call = jax.jit(pallas.segmented_gdn, static_argnames=("scale", "interpret"))
+    out, slots = call(*arguments, states, segments, scale=SCALE, interpret=True)
+    return np.asarray(out, np.float64), np.asarray(slots, np.float64)
+
+
+def error(found, expected) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def given_states(seed: int = 5, slots: int = 3):
+    return jnp.asarray(0.1 * np.random.default_rng(seed).standard_normal((slots, VALUE_HEADS, DIM, DIM)), jnp.float32)
+
+
+def check(segments, states):
+    arguments = operands(segments)
+    out, slots = run(arguments, states, segments)
+    expected, expected_slots, live = recurrence(arguments, states, segments)
+    for head in range(VALUE_HEADS):
+        assert error(out[live, head], expected[live, head]) < TOLERANCE
+    written = np.isin(np.arange(len(slots)), np.asarray(segments.final_slot))
+    for slot in np.flatnonzero(written):
+        assert error(slots[slot], expected_slots[slot]) < TOLERANCE
+    np.testing.assert_array_equal(slots[~written], np.asarray(states, np.float64)[~written])
+
+
+def test_two_requests_of_short_and_long_questions():
+    """States of 130 and 64 rows; questions of 1, 63, 65 rows and of 1. Slot 2 is named by nobody."""
+    segments = segments_of([130, 64, 1, 63, 65, 1], initial=[-1, -1, 0, 0, 0, 1], final=[0, 1, -1, -1, -1, -1], slots=3)
+    check(segments, jnp.full((3, VALUE_HEADS, DIM, DIM), 7.0, jnp.float32))
+
+
+def test_resumes_given_slots_in_place_and_starts_questions_from_zero():
+    """Slot 0 is resumed in place and read, slot 2 read as given, a segment starts from zero and is kept nowhere."""
+    segments = segments_of([70, 3, 64, 1, 128], initial=[0, -1, 2, 0, 2], final=[0, -1, -1, -1, -1])
+    check(segments, given_states())
+
+
+def test_no_segment_at_all():
+    segments = jax.tree.map(lambda x: x * 0, segments_of([1], [-1], [-1]))
+    segments = jax.tree.map(jnp.asarray, segments)
+    states = given_states()
+    _, slots = run(operands(segments), states, segments)
+    np.testing.assert_array_equal(slots, np.asarray(states, np.float64))
+
+
+def test_rows_of_others_have_no_influence():
+    """A NaN in one request stays there: the other one's rows and slot are bit for bit what they are without it."""
+    segments = segments_of([65, 65, 2, 2, 2], initial=[-1, -1, 0, 1, -1], final=[0, 1, -1, -1, -1])
+    states = given_states()
+    arguments = operands(segments)
+    clean, clean_slots = run(arguments, states, segments)
+    chunk_segment = np.asarray(segments.chunk_segment)
+    for poisoned_segments in ([0, 2], [1, 3], [4]):
+        hit = np.repeat(np.isin(chunk_segment, poisoned_segments) & (np.asarray(segments.chunk_length) > 0), CHUNK_ROWS)
+        poisoned = tuple(jnp.where(hit.reshape(-1, *(1,) * (x.ndim - 1)), jnp.nan, x) for x in arguments)
+        out, slots = run(poisoned, states, segments)
+        mine = ~hit & (np.asarray(segments.stream_rows()) >= 0)
+        np.testing.assert_array_equal(out[mine], clean[mine])
+        kept = [slot for slot in range(3) if slot not in poisoned_segments]
+        np.testing.assert_array_equal(slots[kept], clean_slots[kept])
+
+
+def test_refuses_what_it_cannot_compute():
+    segments = segments_of([1], [-1], [-1])
+    states = given_states()
+    query, key, value, log_decay, write_strength = operands(segments)
+    with pytest.raises(NotImplementedError, match="query has to be bfloat16"):
+        pallas.segmented_gdn(
+            query.astype(jnp.float32), key, value, log_decay, write_strength, states, segments, scale=SCALE
+        )
+    with pytest.raises(NotImplementedError, match="value has to be bfloat16 with 128"):
+        half = value[..., :64], log_decay, write_strength, states[:, :, :64]
+        pallas.segmented_gdn(query, key, *half, segments, scale=SCALE)
+    with pytest.raises(NotImplementedError, match="log_decay has to be float32"):
+        gates = log_decay.astype(jnp.bfloat16), write_strength
+        pallas.segmented_gdn(query, key, value, *gates, states, segments, scale=SCALE)
