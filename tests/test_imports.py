@@ -39,7 +39,7 @@ def is_within(name: str, packages: set[str]) -> bool:
 
 
 ONLY = {
-    "pallas_kernels": {"jax", "numpy", "jaxtyping", "pallas_kernels"},
+    "pallas_kernels": {"jax", "jaxlib", "numpy", "jaxtyping", "pallas_kernels"},
     "flide_jax/request.py": {"jaxtyping", "numpy"},
     "flide_jax/reference": {"flide_jax.reference", "numpy", "jaxtyping", "ml_dtypes", "safetensors"},
 }

@@ -350,6 +350,7 @@ def _call(blocking: _Blocking) -> Callable[..., Any]:
         body,
         out_type=jax.ShapeDtypeStruct(blocking.query_shape, dtype) if splits == 1 else sums,
         grid=(blocking.tiles, blocking.head_tiles, splits),
+        kernel_name="fork_attention",
         grid_names=("tile", "head", "split"),
         num_threads=COMPUTE_WARPGROUPS + 1,
         thread_name="warpgroup",

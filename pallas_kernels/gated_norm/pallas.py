@@ -103,6 +103,7 @@ def _kernel(rows: int, heads: int, gate_head: int, epsilon: float) -> Any:
         body,
         out_type=jax.ShapeDtypeStruct((rows, heads * HEAD_DIM), jnp.bfloat16),
         grid=(PROGRAMS,),
+        kernel_name="gated_norm",
         grid_names=("program",),
         compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane),
         scratch_types=[

@@ -146,6 +146,7 @@ def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
         body,
         out_type=(out(key_heads), out(key_heads), out(value_heads)),
         grid=(PROGRAMS,),
+        kernel_name="segmented_conv",
         grid_names=("program",),
         compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane),
         scratch_types=[

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int32
 from pallas_kernels.mosaic import MULTIPROCESSORS, interpreted
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 from pallas_kernels.segmented_gdn.pallas_scan import GOES_ON, LAST, RELEASE, RELOAD, SLICE, scan
-from pallas_kernels.segmented_gdn.pallas_solve import solve
+from pallas_kernels.segmented_gdn.pallas_solve import BLOCKS_PER_MULTIPROCESSOR, solve
 
 # Launches of the scan. A segment of a later level (it starts from a slot that a segment of level LEVELS - 1 writes)
 # would run too early: the layout that makes deeper segments has to raise this number.
@@ -65,7 +65,7 @@ def segmented_gdn(
             by_head(write_strength),
             used_chunks,
             scale=scale,
-            blocks=blocks,
+            blocks=blocks * BLOCKS_PER_MULTIPROCESSOR,
             interpret=interpret,
         )
         # Every level writes its own rows and slots of the same two arrays.

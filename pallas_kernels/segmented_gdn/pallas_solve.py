@@ -16,11 +16,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.mosaic.gpu import utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith, llvm, nvvm
 from jaxtyping import Array, Float, Int32
 
-# Each warpgroup takes its own items. Two leave it the 255 registers that the inverse wants.
-WARPGROUPS = 2
+from pallas_kernels.segmented_gdn.pallas_inverse import inverse, inverse_buffers
+
+# Each warpgroup takes its own items. Two blocks of one warpgroup fit a multiprocessor without a spill. On an H200 one
+# block of three warpgroups is as fast (55 and 56 us for 4,096 items), one of two is slower (63 us).
+WARPGROUPS = 1
+BLOCKS_PER_MULTIPROCESSOR = 2
 # What TMA and wgmma ask of 16-bit operands.
 TILE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
 
@@ -58,6 +65,45 @@ def zeros(*shape: int) -> Float[Array, "..."]:
     return plgpu.layout_cast(jnp.zeros(shape, jnp.float32), _MATRIX)
 
 
+def running_sums(decays: Any, sums: Any, interpret: bool) -> None:
+    """The sums of the first 1, 2, .. 64 log decays, times log2 e. Every warp writes all of them, and waits for none."""
+    if interpret:
+        sums[...] = jnp.cumsum(decays[...]) * math.log2(math.e)
+    else:
+        _scan_by_lanes(decays, sums)
+
+
+@plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.RefType()))
+def _scan_by_lanes(_: Any, decays: ir.Value, sums: ir.Value) -> None:
+    """A lane has two neighbours; it adds the sums of the 1, 2, 4, .. lanes before it."""
+    i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
+    pair = ir.VectorType.get((2,), f32)
+
+    def integer(x: int) -> ir.Value:
+        return utils.c(x, i32)
+
+    def place(ref: ir.Value) -> ir.Value:
+        return utils.getelementptr(utils.memref_ptr(ref), [lane], pair)
+
+    lane = arith.remui(utils.thread_idx(), integer(32))
+    values = llvm.load(pair, place(decays))
+    first, second = (llvm.extractelement(values, integer(i)) for i in (0, 1))
+    total = arith.addf(first, second)
+
+    def from_before(x: ir.Value, distance: int) -> ir.Value:
+        other = nvvm.shfl_sync(integer(-1), x, integer(distance), integer(0), nvvm.ShflKind.up)
+        there = arith.cmpi(arith.CmpIPredicate.uge, lane, integer(distance))
+        return arith.select(there, other, utils.c(0.0, f32))
+
+    for distance in (1, 2, 4, 8, 16):
+        total = arith.addf(total, from_before(total, distance))
+    result = llvm.mlir_undef(pair)
+    for i, x in enumerate((arith.addf(from_before(total, 1), first), total)):
+        result = llvm.insertelement(result, arith.mulf(x, utils.c(math.log2(math.e), f32)), integer(i))
+    llvm.store(result, place(sums))
+    utils.warp_barrier()
+
+
 def solve(
     query: Float[Array, "chunk_rows nk dk"],
     key: Float[Array, "chunk_rows nk dk"],
@@ -88,9 +134,10 @@ def solve(
         *scratch: Any,
     ) -> None:
         warpgroup = lax.axis_index("warpgroup")
-        queries, keys, left, right, low, out, decays, strengths, sums, arrived = (x.at[warpgroup] for x in scratch)
+        queries, keys, out, decays, strengths, sums, arrived, *inverse_scratch = (x.at[warpgroup] for x in scratch)
         items = used_ref[0] * value_heads
-        first, step = lax.axis_index("block") * WARPGROUPS + warpgroup, jnp.int32(blocks * WARPGROUPS)
+        # Few items go to as many multiprocessors as there are.
+        first, step = warpgroup * blocks + lax.axis_index("block"), jnp.int32(blocks * WARPGROUPS)
 
         def place(item: Array) -> tuple[Array, Array]:
             return lax.div(item, jnp.int32(value_heads)), lax.rem(item, jnp.int32(value_heads))
@@ -112,17 +159,6 @@ def solve(
             parity = lax.rem(number, jnp.int32(2))
             i, j = (plgpu.broadcasted_iota(jnp.int32, (rows, rows), axis, layout=_MATRIX) for axis in (0, 1))
 
-            def product(a: Any, b: Any) -> Array:
-                (result,) = products(interpret, (zeros(rows, rows), [(a, b)]))
-                return plgpu.layout_cast(result, _MATRIX)
-
-            def added(start: Array, *pairs: tuple[Any, Any]) -> Array:
-                (result,) = products(interpret, (start, pairs))
-                return plgpu.layout_cast(result, _MATRIX)
-
-            def only(where: Array, x: Array) -> Array:
-                return plgpu.layout_cast(jnp.where(where, x, jnp.zeros_like(x)), _MATRIX)
-
             def row_vector(ref: Any) -> Array:
                 vector = plgpu.load(ref, layout=_BY_ROW)
                 return plgpu.layout_cast(lax.broadcast_in_dim(vector, (rows, rows), [0]), _MATRIX)
@@ -131,60 +167,43 @@ def solve(
                 vector = plgpu.load(ref, layout=_BY_COLUMN)
                 return plgpu.layout_cast(lax.broadcast_in_dim(vector, (rows, rows), [1]), _MATRIX)
 
-            def decay() -> Array:  # G; computed twice, because kept it would cost 32 registers
-                # The mask comes before exp: above the diagonal the difference is positive and may overflow.
-                difference = row_vector(sums) - column_vector(sums)
-                return jnp.exp(jnp.where(i >= j, difference, jnp.full((rows, rows), -1e30, jnp.float32)))
+            def where(condition: Array, x: Array) -> Array:
+                return plgpu.layout_cast(jnp.where(condition, x, jnp.zeros_like(x)), _MATRIX)
+
+            def decay(factor: float = 1.0) -> Array:  # factor G, but factor above the diagonal
+                log = jnp.float32(math.log2(factor))
+                return jnp.exp2(jnp.minimum(row_vector(sums) + log - column_vector(sums), log))
 
             plgpu.barrier_wait(arrived)
-            sums[...] = jnp.sum(only(i >= j, column_vector(decays.at[parity])), axis=1)
-            plgpu.commit_smem()
-
+            running_sums(decays.at[parity], sums, interpret)
             keys_t = keys.transpose((1, 0))
-            mix = (product(queries, keys_t) * scale * decay()).astype(jnp.bfloat16)
-            minus_a = only(i > j, -product(keys, keys_t) * row_vector(strengths.at[parity]))
+            squares, scores = products(
+                interpret, (zeros(rows, rows), [(keys, keys_t)]), (zeros(rows, rows), [(queries, keys_t)])
+            )
+            mix = where(i >= j, plgpu.layout_cast(scores, _MATRIX) * decay(scale)).astype(jnp.bfloat16)
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
             out[0] = mix
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(out.at[0], mix_ref.at[head, chunk])
             fetch(item + step, 1 - parity)  # its copies run while this item is inverted
 
-            # Block doubling: with T right in diagonal blocks of w rows, T - T L T is right in blocks of 2 w rows, L
-            # being the lower left w x w block of each. Keys of unit length and e <= 1 keep every entry of T and of the
-            # products at most 1 in size, so float16 operands with float32 sums are safe, and finer than bfloat16.
-            high = minus_a.astype(jnp.float16)
-            low[...] = (minus_a - high.astype(jnp.float32)).astype(jnp.float16)
-            unit = only(i == j, jnp.ones((rows, rows), jnp.float32))
-            inverse = (unit + only((i ^ 1) == j, minus_a)).astype(jnp.float16)
-            for width in (2**level for level in range(1, int(math.log2(rows)))):
-                level = width.bit_length() - 1
-                right[...] = inverse
-                plgpu.commit_smem()
-                left[...] = product(only(((i >> level) ^ 1) == (j >> level), high), right).astype(jnp.float16)
-                plgpu.commit_smem()
-                inverse = added(inverse.astype(jnp.float32), (inverse, left)).astype(jnp.float16)
-
-            # One Newton step, T + T (I - (I + A) T), brings it to float32; the residual sees A as high + low.
-            right[...] = inverse
-            plgpu.commit_smem()
-            residual = added(unit - inverse.astype(jnp.float32), (high, right), (low, right))
-            left[...] = residual.astype(jnp.float16)
-            plgpu.commit_smem()
-            exact = added(inverse.astype(jnp.float32), (inverse, left))
-
-            out[1] = (exact * decay() * column_vector(strengths.at[parity])).astype(jnp.bfloat16)
+            minus_a = plgpu.layout_cast(squares, _MATRIX) * -row_vector(strengths.at[parity])
+            columns = inverse(minus_a, *inverse_scratch, interpret=interpret)
+            system = jnp.concatenate(columns, axis=1) * decay() * column_vector(strengths.at[parity])
+            out[1] = system.astype(jnp.bfloat16)
+            cumulative = plgpu.load(sums, layout=_BY_ROW)
+            gates = jnp.exp2(cumulative), jnp.exp2(sums[rows - 1] - cumulative)
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(out.at[1], system_ref.at[head, chunk])
-            cumulative = plgpu.load(sums, layout=_BY_COLUMN)
-            gates_ref.at[head, chunk, 0][...] = jnp.exp(cumulative)
-            gates_ref.at[head, chunk, 1][...] = jnp.exp(sums[rows - 1] - cumulative)
+            for which, gate in enumerate(gates):
+                gates_ref.at[head, chunk, which][...] = gate
 
         fetch(first, 0)
         lax.fori_loop(0, lax.div(jnp.maximum(items - first + step - 1, 0), step), one_item, None)
         plgpu.wait_smem_to_gmem(0)
 
-    def tile(*shape: int, dtype: Any = jnp.float16) -> Any:
-        return plgpu.SMEM((WARPGROUPS, *shape), dtype, transforms=TILE)
+    def tile(*shape: int) -> Any:
+        return plgpu.SMEM((WARPGROUPS, *shape), jnp.bfloat16, transforms=TILE)
 
     matrix = jax.ShapeDtypeStruct((value_heads, chunks, rows, rows), jnp.bfloat16)
     return plgpu.kernel(
@@ -195,18 +214,20 @@ def solve(
         num_threads=WARPGROUPS,
         thread_name="warpgroup",
         kernel_name="segmented_gdn_solve",
-        # Lane semantics takes the column layouts that warpgroup semantics cannot infer (jax 0.11.2).
-        compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane),
+        # Lane semantics takes the column layouts that warpgroup semantics cannot infer (jax 0.11.2). A barrier stands
+        # where warps exchange something (here, in `commit_smem` and in `wait_smem_to_gmem`) and not around every store:
+        # those are about twenty an item.
+        compiler_params=plgpu.CompilerParams(
+            approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane, unsafe_no_auto_barriers=True
+        ),
         scratch_types=[
-            tile(rows, dk, dtype=jnp.bfloat16),
-            tile(rows, dk, dtype=jnp.bfloat16),
-            tile(rows, rows),
-            tile(rows, rows),
-            tile(rows, rows),
-            tile(2, rows, rows, dtype=jnp.bfloat16),
+            tile(rows, dk),
+            tile(rows, dk),
+            tile(2, rows, rows),
             plgpu.SMEM((WARPGROUPS, 2, rows), jnp.float32),
             plgpu.SMEM((WARPGROUPS, 2, rows), jnp.float32),
             plgpu.SMEM((WARPGROUPS, rows), jnp.float32),
             plgpu.Barrier(num_arrivals=4, num_barriers=WARPGROUPS),
+            *inverse_buffers(WARPGROUPS),
         ],
     )(query, key, log_decay, write_strength, used_chunks)

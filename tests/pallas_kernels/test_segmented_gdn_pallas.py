@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.mosaic import interpreted
 from pallas_kernels.segmented_gdn import pallas
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
+from pallas_kernels.segmented_gdn.pallas_solve import solve
 
 KEY_HEADS, VALUE_HEADS, DIM = 1, 2, 128
 SCALE = DIM**-0.5
@@ -151,6 +153,33 @@ def test_rows_of_others_have_no_influence():
         np.testing.assert_array_equal(out[mine], clean[mine])
         kept = [slot for slot in range(3) if slot not in poisoned_segments]
         np.testing.assert_array_equal(slots[kept], clean_slots[kept])
+
+
+def test_solve_of_nearly_repeated_keys():
+    """The worst system there is: every entry below the diagonal is nearly 1. Decays run from none to e^-500 a row."""
+    rng, chunks, rows = np.random.default_rng(2), 2, CHUNK_ROWS
+    key = rng.standard_normal((1, KEY_HEADS, DIM)) + 0.01 * rng.standard_normal((chunks * rows, KEY_HEADS, DIM))
+    key = jnp.asarray(key / np.linalg.norm(key, axis=-1, keepdims=True), jnp.bfloat16)
+    query = key[::-1]
+    log_decay = -(10 ** rng.uniform(-6, 2.7, (VALUE_HEADS, chunks, rows)))
+    log_decay[0] *= 1e-3
+    strength = 1 - rng.uniform(0, 0.01, log_decay.shape)
+    strength[0, 0, :2] = 0, 1
+    log_decay, strength = jnp.asarray(log_decay, jnp.float32), jnp.asarray(strength, jnp.float32)
+    used = jnp.full(1, chunks, jnp.int32)
+    with interpreted(True):
+        found = solve(query, key, log_decay, strength, used, scale=SCALE, blocks=2, interpret=True)
+    for head, chunk in np.ndindex(VALUE_HEADS, chunks):
+        k, q = (np.asarray(x[rows * chunk : rows * (chunk + 1), 0], np.float64) for x in (key, query))
+        total, e = np.cumsum(np.asarray(log_decay[head, chunk], np.float64)), np.asarray(strength[head, chunk])
+        decay = np.tril(np.exp(np.minimum(total[:, None] - total, 0)))
+        expected = (
+            decay * np.linalg.inv(np.eye(rows) + np.tril(e[:, None] * (k @ k.T), -1)) * e,
+            SCALE * decay * (q @ k.T),
+            np.exp([total, total[-1] - total]),
+        )
+        for x, y in zip(found, expected, strict=True):
+            assert error(np.asarray(x[head, chunk], np.float64), y) < TOLERANCE
 
 
 def test_refuses_what_it_cannot_compute():

@@ -1,0 +1,89 @@
+"""Kernels and forwards as an H200 would get them, compiled without one."""
+
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from flide_jax.engine.executables import GPU_COMPILER_OPTIONS
+from tests.h200.building import Kernel, build, kernels_of, launched_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CUDA's compiler is installed on Linux only")
+
+MIB = 2**20
+
+
+class Bound(NamedTuple):
+    """What an op may compile to: so many kernels, each with at most so many bytes stored or loaded by spills."""
+
+    kernels: int
+    spilled: int
+
+
+# Fork attention of head size 256 fills the registers with its sums and spills a few values; nothing else may spill.
+OPS = {
+    "fork_attention 16/4 x 256": Bound(kernels=1, spilled=64),
+    "fork_attention 24/4 x 256": Bound(kernels=1, spilled=64),
+    "fork_attention 16/4 x 128": Bound(kernels=1, spilled=0),
+    "fork_attention 16/4 x 64": Bound(kernels=1, spilled=0),
+    "segmented_conv 16/32": Bound(kernels=1, spilled=0),
+    "segmented_gdn 16/32": Bound(kernels=3, spilled=0),  # solve, and a scan for each of two levels
+    "gated_norm 32": Bound(kernels=1, spilled=0),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_values_stay_in_registers(name):
+    built, bound = build(name), OPS[name]
+    assert len(built.kernels) == bound.kernels
+    for kernel in built.kernels:
+        assert kernel.spilled <= bound.spilled, kernel
+
+
+# Bytes of all temporaries together; one more copy of what a layer's recurrence reads as values would exceed them.
+FORWARDS = {"4B": 448 * MIB, "0.8B": 136 * MIB}
+
+
+@pytest.mark.parametrize("size", FORWARDS)
+def test_a_forward_is_one_command_buffer(size):
+    """As the engine compiles it: the host starts one thing a round, and every op is its Pallas kernel."""
+    built = build(size, GPU_COMPILER_OPTIONS)
+    assert built.launched == ["kCommandBuffer"]
+    assert built.temporary_bytes <= FORWARDS[size]
+    # Convolution, solve and two scans, norm; attention at every row, and at the read rows.
+    assert len(built.kernels) == 1 + 3 + 1 + 2
+    assert max(kernel.spilled for kernel in built.kernels) <= max(bound.spilled for bound in OPS.values())
+
+
+def test_what_ptxas_prints_is_read():
+    """The tests above can fail: text of ptxas 13.5, with and without spills."""
+    printed = """\
+ptxas warning : Registers are spilled to local memory in function 'a', 28 bytes spill stores, 56 bytes spill loads
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'a' for 'sm_90a'
+ptxas info    : Function properties for a
+    32 bytes stack frame, 28 bytes spill stores, 56 bytes spill loads
+ptxas info    : Used 168 registers, used 16 barriers, 32 bytes cumulative stack size, 1 bytes smem
+ptxas info    : Compile time = 462.063 ms
+
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'b' for 'sm_90a'
+ptxas info    : Function properties for b
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 203 registers, used 2 barriers, 1 bytes smem
+ptxas info    : Compile time = 71.194 ms
+"""
+    assert kernels_of(printed) == [
+        Kernel("a", registers=168, spill_stores=28, spill_loads=56),
+        Kernel("b", registers=203, spill_stores=0, spill_loads=0),
+    ]
+
+
+def test_what_is_launched_outside_a_command_buffer_is_seen():
+    thunks = """\
+000: kCommandBuffer [source | sink]
+    001: kCustomKernel       [source        | next=002 (1)] fusion_1 grid: [21, 1, 1]
+    002: kCublasLtMatmul     [prev=001 (1)  | sink        ] kCublasLtMatmul
+003: kCopy               [prev=002 (8)  | sink        ] kCopy
+"""
+    assert launched_of(thunks) == ["kCommandBuffer", "kCopy"]
