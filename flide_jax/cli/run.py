@@ -1,6 +1,7 @@
 """One run of the command: what it sets up, and how each kind of failure ends it."""
 
 import importlib.metadata
+import logging
 import os
 import sys
 from argparse import Namespace
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 
 from flide_jax.cli.arguments import CommandError, check_model, parser
 from flide_jax.cli.rows import read_groups
-from flide_jax.cli.terminal import OutputError, report, writing
+from flide_jax.cli.terminal import OutputError, report, warn, writing
 
 FAILED = 2
 
@@ -39,6 +40,7 @@ def _run(arguments: Namespace) -> int:
     # Advice of a library about other libraries is not for the user of this command.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    logging.getLogger("jax._src.xla_bridge").addFilter(_in_one_line)
     check_model(arguments)
     groups = read_groups(arguments)
     # The commands take seconds to import, which a mistyped option or a broken file need not wait for.
@@ -55,6 +57,14 @@ def _run(arguments: Namespace) -> int:
         return command(arguments, groups)
     except (CheckpointError, FloatingPointError) as error:
         return _fail(str(error))
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Where a GPU cannot be used although jax was installed for one, jax says so with a traceback and goes on."""
+    if record.exc_info is None:
+        return True
+    warn(f"no GPU is used: {str(record.exc_info[1]).splitlines()[0]}")
+    return False
 
 
 def _fail(message: str) -> int:

@@ -31,6 +31,11 @@ def report(message: str) -> None:
     _say(f"error: {line if len(line) <= _LONGEST_MESSAGE else f'{line[:_LONGEST_MESSAGE]}…'}")
 
 
+def warn(message: str) -> None:
+    """One line about something that is not as it may be thought to be."""
+    _say(message)
+
+
 def note(message: str) -> None:
     """One line for a person who waits at a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():

@@ -39,7 +39,8 @@ def test_every_mix_in_a_capacity_runs_one_executable(counted):
     assert not engine.executables.compiled and not traces  # nothing before it is needed
     for mix in MIXES:
         plans = [engine.plan(request) for request in mix]
-        assert engine.executables.ladder.capacities[0].fits(Demand.of_stream(lay_out(plans))), "this mix is of another capacity"
+        smallest = engine.executables.ladder.capacities[0]
+        assert smallest.fits(Demand.of_stream(lay_out(plans))), "this mix is of another capacity"
         engine.answer_all(mix)
     assert [capacity.tokens for capacity in engine.executables.compiled] == [512]
     assert traces == {512: 1}
