@@ -1,6 +1,11 @@
 """What the Mosaic GPU kernels share."""
 
 import contextlib
+import functools
+import re
+import shutil
+import subprocess
+import warnings
 from typing import Any
 
 from jax import Array, lax
@@ -22,6 +27,21 @@ HEAD_ROWS = plgpu.Layout.TILED(
 )
 
 
+@functools.cache
+def check_assembler() -> None:
+    """Warns of an assembler that may compile kernels wrongly which multiply operands in registers.
+
+    ptxas before 13.3 may use such a register again before it has been read. The kernels here came out right under 13.0
+    on an H200; `pytest -m gpu tests/device` tells whether they do on another machine. Mosaic takes the first on PATH.
+    """
+    if (ptxas := shutil.which("ptxas")) is None:
+        return
+    printed = subprocess.run([ptxas, "--version"], capture_output=True, text=True).stdout
+    if (found := re.search(r"release (\d+)\.(\d+)", printed)) and tuple(map(int, found.groups())) < (13, 3):
+        message = f"{ptxas} is release {'.'.join(found.groups())}: before 13.3 it may miscompile wgmma on registers"
+        warnings.warn(f"{message}; `pytest -m gpu tests/device` checks the kernels", stacklevel=2)
+
+
 def repeated(x: Array, *, along: int) -> Array:
     """One value a row (`along` 0) or a channel (1) as a whole block in HEAD_ROWS."""
     return plgpu.layout_cast(lax.broadcast_in_dim(x, (CHUNK_ROWS, HEAD_DIM), [along]), HEAD_ROWS)
@@ -30,5 +50,6 @@ def repeated(x: Array, *, along: int) -> Array:
 def interpreted(interpret: bool) -> contextlib.AbstractContextManager[Any]:
     """Kernels called inside run on the host, with barriers and copies simulated, if `interpret`."""
     if not interpret:
+        check_assembler()
         return contextlib.nullcontext()
     return plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams())
