@@ -1,6 +1,7 @@
 """Records of runs: one JSON object a line, appended to a file of `results/`, with what produced it."""
 
 import datetime
+import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -30,6 +31,11 @@ def newest(path: Path) -> dict:
     """The last record of a file."""
     record: dict = json.loads(path.read_text("utf-8").splitlines()[-1])
     return record
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal: which weights a record is about."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _git(*arguments: str) -> str | None:

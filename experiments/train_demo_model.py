@@ -5,7 +5,7 @@ error under 5 %. How to read the result: the record appended to `results/train_d
 questions are about stories as long as the longest of the training. `measure_demo_model` writes the model card.
 
 Run as `python -m experiments.train_demo_model` on one accelerator; it stops by the clock. Every step answers the
-questions of many forked streams with `flide_jax.models.qwen3_5.forward` and descends the gradient of their cross
+questions of many forked streams with the layers of `flide_jax.models.qwen3_5` and descends the gradient of their cross
 entropy. The held-out questions are about combinations that never occur in training.
 """
 
@@ -26,10 +26,10 @@ from tokenizers import Tokenizer
 from transformers import Qwen3_5TextConfig
 
 import flide_jax
-from experiments import records
+from experiments import records, swap_people
 from experiments.demo_training import evaluation, hugging_face
 from experiments.demo_training.feed import FeedSettings, batches
-from experiments.demo_training.step import LABELS, State, Trainer
+from experiments.demo_training.step import LABELS, State, Trainer, Weights
 from experiments.demo_training.streams import StreamBatch
 from experiments.demo_world import DemoWorld
 from flide_jax.engine import Engine
@@ -53,11 +53,20 @@ class Run:
     branches: int = 24
     streams: int = 32  # a step
     longest: int = 10  # events of a story
-    growing: int = 2500  # steps in which stories grow to that
+    growing: int = 2000  # steps in which stories grow to that
+    muon_scale: float = 0.2  # root mean square of the updates of matrices before the learning rate
     learning_rate: float = 2e-3
+    embedding_scale: float = 0.2  # of that for the embedding
     warmup: float = 0.03  # share of the run
-    language_weight: float = 0.1  # share of the loss
+    language_first: float = 0.5  # share of the loss at first,
+    language_weight: float = 0.1  # and once stories are grown
+    word_first: float = 1.0  # weight of the answers in one word at first,
+    word_weight: float = 0.3  # and once stories are grown
+    late_share: float = 0.5  # of that weight at the read row
+    word_depth: int = 4  # layers that find the word; those above choose the option that says it
+    late_depth: int = 7  # layers that bring it to the read row; the last one finds the option's label
     held_out: int = 2000  # requests, half as many labelled messages
+    swapped: int = 150  # stories in which both people are asked about (`swap_people`)
     seed: int = 0
     dtype: str = "bfloat16"
 
@@ -92,7 +101,8 @@ class Run:
 
 TINY = Run(
     width=32, feed_forward=48, periods=1, head_dim=16, tokens=256, branches=6, streams=4, longest=4, growing=0,
-    held_out=12, learning_rate=5e-3, language_weight=0.0, dtype="float32",
+    held_out=12, swapped=3, learning_rate=5e-3, embedding_scale=1.0,
+    language_first=0.0, language_weight=0.0, word_depth=2, late_depth=3, dtype="float32",
 )  # fmt: skip
 
 
@@ -101,6 +111,14 @@ def learning_rate(run: Run, progress: float) -> float:
     if progress < run.warmup:
         return run.learning_rate * (progress + 1e-3) / (run.warmup + 1e-3)
     return run.learning_rate * 0.5 * (1 + float(np.cos(np.pi * (progress - run.warmup) / (1 - run.warmup))))
+
+
+def weights(run: Run, step: int) -> Weights:
+    """From the first ones down to the last ones while stories grow."""
+    grown = min(1.0, step / run.growing) if run.growing else 1.0
+    language = run.language_first + (run.language_weight - run.language_first) * grown
+    word = run.word_first + (run.word_weight - run.word_first) * grown
+    return Weights(np.float32(language), np.float32(word), np.float32(word * run.late_share))
 
 
 def main(arguments: list[str] | None = None) -> dict:
@@ -112,7 +130,11 @@ def main(arguments: list[str] | None = None) -> dict:
     written = run.architecture(Tokenizer.from_file(str(DEMO / "tokenizer.json")).get_vocab_size())
     config = Qwen35Config.from_transformers(written)
     layout = MetadataLayout(run.capacity(), config.gated_delta_net.conv_taps)
-    trainer = Trainer(config, layout, labels, jnp.dtype(run.dtype), language_weight=run.language_weight)
+    trainer = Trainer(
+        config, layout, labels, jnp.dtype(run.dtype),
+        word_depth=run.word_depth, late_depth=run.late_depth,
+        muon_scale=run.muon_scale, embedding_scale=run.embedding_scale,
+    )  # fmt: skip
     world = DemoWorld(labelled=tuple(options.intents))
     settings = FeedSettings(
         DEMO, world, run.capacity(), layout.conv_taps, run.streams, run.seed, run.longest, run.growing
@@ -124,16 +146,19 @@ def main(arguments: list[str] | None = None) -> dict:
         state, curve = _train(run, options, trainer, state, feed, begin)
     _save(options.out, state, config, written)
     print(f"saved after {time.monotonic() - begin:.0f} s", flush=True)
+    engine = Engine.load(options.out, evaluation.ENGINE)
     record = {
         "run": dataclasses.asdict(run),
         "parameters": parameters,
-        "held_out": _measure(Engine.load(options.out, evaluation.ENGINE), run, options.intents),
+        "held_out": _measure(engine, run, options.intents),
+        "swap_people": swap_people.measure(engine, run.swapped, longest=run.longest),
         "curve": curve,
         "minutes": (time.monotonic() - begin) / 60,
         "intents": [path.name for path in options.intents],
     }
     record = records.append(options.results, record)
     print(json.dumps(record["held_out"], indent=1))
+    print(json.dumps(record["swap_people"]))
     return record
 
 
@@ -151,7 +176,7 @@ def _train(
         progress = (done - 1) / options.steps if options.steps else by_clock
         if progress >= 1:
             break
-        state, measures = step(state, batch, np.float32(learning_rate(run, progress)))
+        state, measures = step(state, batch, np.float32(learning_rate(run, progress)), weights(run, done - 1))
         pending.append(measures)
         if started is None:
             jax.block_until_ready(measures)
@@ -159,7 +184,9 @@ def _train(
             print(f"first step after {started:.0f} s", flush=True)
         jax.block_until_ready(pending[-3:][0])  # the clock must not run ahead of the device
         if done % options.every == 0:
-            means = {name: float(np.nanmean([float(one[name]) for one in pending])) for name in measures}
+            values = {name: np.array([float(one[name]) for one in pending]) for name in measures}
+            # A measure is not a number in a batch that asks nothing of its kind.
+            means = {name: float(np.nanmean(some)) for name, some in values.items() if not np.isnan(some).all()}
             pending = []
             seconds = time.monotonic() - begin
             rate = (done - 1) * run.streams * run.tokens / (seconds - started)
@@ -187,7 +214,7 @@ def _measure(engine: Engine, run: Run, intents: list[Path]) -> dict[str, dict]:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=9.0, help="training ends this long after the start")
+    parser.add_argument("--minutes", type=float, default=6.3, help="training ends this long after the start")
     parser.add_argument("--steps", type=int, help="train this many steps instead: the same run on every machine")
     parser.add_argument("--intents", type=Path, nargs="*", default=[], help="labelled messages (demo_world/intents.py)")
     parser.add_argument(

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.demo_world import Asked, DemoWorld
+from experiments.demo_world import WHO, Asked, DemoWorld, Difficulty
 from flide_jax.engine import Engine, EngineConfig
 from flide_jax.request import Answer, ChoiceAnswer, YesNoAnswer
 
 GENERATED = ("story", "support", "command")  # parts of the world that need no files
-WHO = ("yesno/person_in", "choice/where_person", "yesno/has_object", "choice/who_has")  # answers differ by person
 ENGINE = EngineConfig(capacities=(2048,))  # full rounds of one size: one compilation, little padding
 
 
@@ -34,7 +33,7 @@ class Judged:
 def measure(engine: Engine, world: DemoWorld, *, requests: int, longest: int) -> dict:
     """The report on the first `requests` held-out requests of a world, the same in every run."""
     held_out = dataclasses.replace(world, held_out=True)
-    examples = list(itertools.islice(held_out.examples("held out", longest=longest), requests))
+    examples = list(itertools.islice(held_out.examples("held out", Difficulty(longest)), requests))
     answers = engine.answer_all([example.request for example in examples])
     return report(
         [

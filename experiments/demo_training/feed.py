@@ -9,9 +9,34 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from experiments.demo_training.streams import Packer, StreamBatch
-from experiments.demo_world import DemoWorld
+from experiments.demo_world import KINDS, DemoWorld, Difficulty
 from flide_jax.layout import Capacity
 from flide_jax.prompts.format import PromptFormat
+
+BINDING = ("person_in", "where_person")  # questions that only who is where can answer
+FULL, PLAIN = 0.15, 0.25  # shares of the whole world from the start, of binding alone to the end
+
+
+def difficulties(progress: float, *, longest: int) -> tuple[Difficulty, ...]:
+    """What is drawn when a share `progress` of the growing is over.
+
+    For the first quarter most stories only say who is where; then ever more of them grow to the whole world. Recaps,
+    many at first, become rare.
+    """
+    grown = min(1.0, max(0.0, (progress - 0.25) / 0.75))
+    recaps = 0.7 - 0.6 * grown
+    plain = Difficulty(
+        3, 2, kinds=("go", "lies", "take"), recaps=recaps, asked=BINDING, apart=True, flowing=True,
+        listed=0.5, parts=("story",), share=1 - FULL - (1 - FULL - PLAIN) * grown,
+    )  # fmt: skip
+    growing = Difficulty(
+        round(3 + (longest - 3) * grown),
+        round(2 + 2 * grown),
+        KINDS[: round(4 + (len(KINDS) - 4) * grown)],
+        recaps,
+        share=1 - FULL - plain.share,
+    )
+    return plain, growing, Difficulty(longest, recaps=0.1, share=FULL)
 
 
 @dataclass(frozen=True)
@@ -25,16 +50,15 @@ class FeedSettings:
     streams: int
     seed: int
     longest: int
-    growing: int  # batches over which stories grow from 3 events to the longest
+    growing: int  # batches over which stories grow to the longest and to all that may happen
 
     def packer(self) -> Packer:
         return Packer(PromptFormat.load(self.tokenizer), self.capacity, self.conv_taps)
 
     def batch(self, packer: Packer, index: int) -> StreamBatch:
         """Training batch number `index`."""
-        grown = min(1.0, index / self.growing) if self.growing else 1.0
-        longest = round(3 + (self.longest - 3) * grown)
-        examples = self.world.examples(f"{self.seed} {index}", longest=longest)
+        mixture = difficulties(index / self.growing if self.growing else 1.0, longest=self.longest)
+        examples = self.world.examples(f"{self.seed} {index}", *mixture)
         return packer.pack(examples, self.streams)[0]
 
 

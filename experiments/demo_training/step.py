@@ -1,22 +1,39 @@
 """The model that is trained, its loss over forked streams, and one step of it."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 
 from experiments.demo_training.streams import StreamBatch
 from flide_jax.layout import MetadataLayout
 from flide_jax.models.layers import rms_norm
 from flide_jax.models.params import initialise
-from flide_jax.models.qwen3_5 import Qwen35Config, Qwen35Params, abstract, forward, hidden_states
+from flide_jax.models.qwen3_5 import Qwen35Config, Qwen35Params, abstract, hidden_states
 from flide_jax.models.readout import label_logits
 
 # The first columns of the head: yes, no, 0..9, A..Z. Only they are trained; questions of more options need more.
 LABELS = 38
+# Kernels written for a GPU have no backward pass.
+DIFFERENTIABLE = "xla"
+
+
+class Weights(NamedTuple):
+    """What the loss adds to the cross entropy of the answers.
+
+    Attributes:
+        language: the share of next-token prediction over the states.
+        word: the weight of the answers in one word (`StreamBatch.words`), said where the question's text ends,
+        late: and said once more at the read row.
+    """
+
+    language: jax.typing.ArrayLike
+    word: jax.typing.ArrayLike
+    late: jax.typing.ArrayLike
 
 
 class State(NamedTuple):
@@ -35,15 +52,23 @@ class Trainer:
         layout: of a stream's buffer.
         label_ids: token ids of the trained labels, int32 [LABELS].
         dtype: of matrices and activations in the forward pass.
-        language_weight: share of the loss that is next-token prediction over the stream, 0 for none.
-        weight_decay: of the matrices.
+        word_depth: after how many layers the answers in one word are said at the end of the question's text,
+        late_depth: and after how many at the read row. Only the layers above can use what is found there.
+        muon_scale: root mean square of the updates of matrices, which are Muon's, before the learning rate. All others
+            are Adam's, of 0.2 to 0.4.
+        embedding_scale: of Adam's updates of the embedding. Its entries are small, and rows that move by a large part
+            of themselves at a time cannot be told apart.
+        weight_decay: of all parameters but vectors.
     """
 
     config: Qwen35Config
     layout: MetadataLayout
     label_ids: np.ndarray
     dtype: np.dtype
-    language_weight: float = 0.0
+    word_depth: int
+    late_depth: int
+    muon_scale: float
+    embedding_scale: float
     weight_decay: float = 0.02
 
     def initial(self, seed: int) -> State:
@@ -59,25 +84,21 @@ class Trainer:
             return leaf * quieter if name.endswith(("out_proj", "down")) else leaf
 
         params = jax.tree.map_with_path(scaled, initialise(tree, jax.random.key(seed)))
-        return State(params, self._optimiser().init(params))
+        return State(params, self.descent().init(params))
 
-    def step(self, state: State, batch: StreamBatch, learning_rate: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        """One AdamW step on the mean cross entropy of a batch's questions."""
-        (_, measures), gradient = jax.value_and_grad(self._loss, has_aux=True)(state.params, batch)
+    def step(
+        self, state: State, batch: StreamBatch, learning_rate: jax.Array, weights: Weights
+    ) -> tuple[State, dict[str, jax.Array]]:
+        """One step on the mean cross entropy of a batch's questions and, by their weights, of the other parts.
+
+        Returns the next state and measures, float32 [] each: the parts of the loss and the shares of right answers.
+        """
+        gradient_of = jax.value_and_grad(self._loss, has_aux=True)
+        (_, measures), gradient = gradient_of(state.params, batch, weights)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes its int32 step count with floats
-            updates, moments = self._optimiser().update(gradient, state.moments, state.params)
+            updates, moments = self.descent().update(gradient, state.moments, state.params)
         params = jax.tree.map(lambda leaf, update: leaf - learning_rate * update, state.params, updates)
         return State(params, moments), measures
-
-    def logits(self, params: Qwen35Params, buffers: jax.Array | np.ndarray) -> jax.Array:
-        """Label logits [B, reads, LABELS] of B streams, by the pass that answers."""
-        cast = self._cast(params)
-
-        def one_stream(buffer: jax.Array | np.ndarray) -> jax.Array:
-            metadata = self.layout.unpack(buffer)
-            return forward(cast, metadata, self.config, embedded=self._embed(params, metadata.tokens))
-
-        return jax.vmap(one_stream)(buffers)
 
     def _embed(self, params: Qwen35Params, tokens: jax.Array | np.ndarray) -> jax.Array:
         """Rows of the float32 embedding: the gradient adds many rows into one, which bfloat16 does slowly and badly."""
@@ -89,47 +110,86 @@ class Trainer:
         tied = dataclasses.replace(params, head=params.embedding[self.label_ids])
         return jax.tree.map(lambda spec, leaf: leaf.astype(spec.dtype), specs, tied)
 
-    def _loss(self, params: Qwen35Params, batch: StreamBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        if self.language_weight:
-            cast = self._cast(params)
-            logits, language = jax.vmap(lambda buffer: self._read_and_predict(params, cast, buffer))(batch.buffers)
-        else:
-            logits, language = self.logits(params, batch.buffers), jnp.zeros(1, jnp.float32)
+    def _loss(
+        self, params: Qwen35Params, batch: StreamBatch, weights: Weights
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        cast = self._cast(params)
+        logits, language, word_logits = jax.vmap(
+            lambda buffer, word_rows: self._read_and_predict(params, cast, buffer, word_rows)
+        )(batch.buffers, batch.word_rows)
         mean, measures = answer_loss(logits, batch)
-        loss = (1 - self.language_weight) * mean + self.language_weight * jnp.mean(language)
-        return loss, measures | {"language": jnp.mean(language)}
+        (word, late), (word_right, late_right) = word_loss(word_logits, batch)
+        loss = (1 - weights.language) * mean + weights.language * jnp.mean(language)
+        loss += weights.word * word + weights.late * late
+        measures |= {"language": jnp.mean(language), "word": word, "word_right": word_right}
+        return loss, measures | {"late": late, "late_right": late_right}
 
     def _read_and_predict(
-        self, master: Qwen35Params, params: Qwen35Params, buffer: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Label logits of one stream, and the mean cross entropy of every row's token given the row before it.
+        self, master: Qwen35Params, params: Qwen35Params, buffer: jax.Array, word_rows: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Label logits of one stream; the mean cross entropy of its states' tokens, each given the row before it; the
+        logits of all tokens as the answer in one word, at `word_depth` and at `late_depth`, [2, reads, V].
 
-        The row before the first of a branch is the last of its state, as for the convolution.
+        Next-token prediction leaves out the questions: who is asked about what cannot be foretold, and their frame soon
+        is no news.
         """
         metadata = self.layout.unpack(buffer)
-        last = hidden_states(params, metadata, self.config, embedded=self._embed(master, metadata.tokens))[-1]
+        embedded = self._embed(master, metadata.tokens)
+        hidden = hidden_states(params, metadata, self.config, embedded=embedded, implementation=DIFFERENTIABLE)
+        last = hidden[-1]
         epsilon = self.config.norm_epsilon
         logits = label_logits(last[metadata.read_rows], params.final_norm, params.head, epsilon=epsilon)
+        at_words = jnp.stack([hidden[self.word_depth, word_rows], hidden[self.late_depth, metadata.read_rows]])
+        normed = rms_norm(at_words, params.final_norm, epsilon=epsilon).astype(params.embedding.dtype)
+        word_logits = jnp.einsum("nrd,vd->nrv", normed, params.embedding, preferred_element_type=jnp.float32)
 
         @jax.checkpoint  # the [T, V] logits are made again in the backward pass
         def cross_entropy(hidden: jax.Array, embedding: jax.Array) -> jax.Array:
             normed = rms_norm(hidden, params.final_norm, epsilon=epsilon).astype(embedding.dtype)
             every = jnp.einsum("td,vd->tv", normed, embedding, preferred_element_type=jnp.float32)
             before = metadata.predecessors[:, -1]
+            in_state = (before >= 0) & (metadata.spans.own_end == 0)
             said = every[before, metadata.tokens]
             total = jax.nn.logsumexp(every, axis=-1)[before]
-            return jnp.mean(total - said, where=before >= 0)
+            return jnp.mean(total - said, where=in_state)
 
-        return logits, cross_entropy(last, params.embedding)
+        return logits, cross_entropy(last, params.embedding), word_logits
 
-    def _optimiser(self) -> optax.GradientTransformation:
-        return optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.scale_by_adam(b1=0.9, b2=0.98),
-            optax.add_decayed_weights(
-                self.weight_decay, mask=lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)
-            ),
+    def descent(self) -> optax.GradientTransformation:
+        """From gradients to what the learning rate is multiplied with; a step is against it."""
+
+        def kind(path: tuple, leaf: jax.Array) -> str:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            if name == "embedding":
+                return "embedding"
+            return "matrix" if leaf.ndim > 1 and not name.endswith("conv_taps") else "other"
+
+        decay = optax.add_decayed_weights(
+            self.weight_decay, mask=lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)
         )
+        adam = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b1=0.9, b2=0.98), decay)
+        muon = optax.chain(
+            optax.contrib.scale_by_muon(weight_dimension_numbers=_rows_and_columns),
+            optax.stateless_with_tree_map(self._to_scale),
+            decay,
+        )
+        return optax.partition(
+            {
+                "embedding": optax.chain(adam, optax.scale(self.embedding_scale)),
+                "matrix": muon,
+                "other": adam,
+            },
+            lambda params: jax.tree.map_with_path(kind, params),
+        )
+
+    def _to_scale(self, update: jax.Array, _: jax.Array | None) -> jax.Array:
+        """An orthogonal update, whose root mean square goes by its longer side, with the same one for all shapes."""
+        return update * (self.muon_scale * max(update.shape) ** 0.5)
+
+
+def _rows_and_columns(tree: Any) -> Any:
+    """For Muon: every leaf is a matrix as it is."""
+    return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), tree)
 
 
 def answer_loss(logits: jax.Array, batch: StreamBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -145,8 +205,24 @@ def answer_loss(logits: jax.Array, batch: StreamBatch) -> tuple[jax.Array, dict[
     asked = batch.options > 0
     right = asked & (jnp.argmax(masked, axis=-1) == target[..., 0])
     mean = jnp.mean(loss, where=asked)
-    measures = {"loss": mean}
+    measures = {"loss": mean, "who": jnp.mean(right, where=asked & batch.who)}
     for kind, first, last in (("yesno", 0, 2), ("score", 2, 12), ("choice", 12, LABELS)):
         here = asked & (batch.first_label >= first) & (batch.first_label < last)
         measures[kind] = jnp.mean(right, where=here)
     return mean, measures
+
+
+def word_loss(logits: jax.Array, batch: StreamBatch) -> tuple[jax.Array, jax.Array]:
+    """Mean cross entropy of the answers in one word and the share of right ones, each [2].
+
+    `logits` is [B, 2, reads, V]; reads without such an answer do not count.
+    """
+    has_one = (batch.words >= 0)[:, None]
+    target = jnp.broadcast_to(jnp.maximum(batch.words, 0)[:, None], logits.shape[:-1])
+    said = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
+    loss = jax.nn.logsumexp(logits, axis=-1) - said
+    right = jnp.argmax(logits, axis=-1) == target
+    # A batch without any adds nothing: the mean of no number is no number.
+    count = jnp.maximum(jnp.sum(has_one, dtype=jnp.float32), 1)
+    mean, share = (jnp.sum(one, axis=(0, 2), where=has_one, dtype=jnp.float32) / count for one in (loss, right))
+    return mean, share

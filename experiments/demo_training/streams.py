@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.demo_world import Asked, Example
+from experiments.demo_world import WHO, Asked, Example
 from flide_jax.layout import Capacity, Demand, MetadataLayout, lay_out
 from flide_jax.prompts.format import PromptFormat
 from flide_jax.prompts.plan import Plan
@@ -20,12 +20,18 @@ class StreamBatch(NamedTuple):
         first_label: the column of a read's first option among the labels, int32 [B, reads].
         options: how many options the read's question has, int32 [B, reads]; 0 at a padding read.
         gold: which of them is right, int32 [B, reads].
+        who: whether the answer turns on who is asked about, bool [B, reads].
+        word_rows: the row that ends the text of the read's question, before its options, int32 [B, reads].
+        words: the token that could answer there in one word (`Asked.word`), int32 [B, reads]; -1 for none.
     """
 
     buffers: np.ndarray
     first_label: np.ndarray
     options: np.ndarray
     gold: np.ndarray
+    who: np.ndarray
+    word_rows: np.ndarray
+    words: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -81,11 +87,40 @@ class Packer:
         """The batch of these streams, and what each stream asks, read by read."""
         asked = [[one for example, _ in one_bin for one in example.asked.values()] for one_bin in bins]
         first_label, options, gold = (np.zeros((len(bins), self.capacity.reads), np.int32) for _ in range(3))
+        who = np.zeros(gold.shape, bool)
         for row, stream in enumerate(asked):
             for column, one in enumerate(stream):
                 labels = self.prompt_format.label_columns(one.question)
                 first_label[row, column], options[row, column] = labels[0], len(labels)
                 gold[row, column] = one.gold
+                who[row, column] = one.certain and one.family in WHO
         layout = self.layout
         buffers = np.stack([layout.pack(lay_out([plan for _, plan in one_bin])) for one_bin in bins])
-        return StreamBatch(buffers, first_label, options, gold), asked
+        return StreamBatch(buffers, first_label, options, gold, who, *self._words(buffers, bins)), asked
+
+    def _words(
+        self, buffers: np.ndarray, bins: Sequence[Sequence[tuple[Example, Plan]]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`word_rows` and `words` of the streams in `buffers`, [B, reads] each.
+
+        The text of a question ends with its question mark and line end, one token. Questions without one have no word,
+        and of a word of several tokens the first stands for all.
+        """
+        encode = self.prompt_format.tokenizer.encode
+        (end_of_text,) = encode(["?\n"])
+        rows, words = (np.full((len(bins), self.capacity.reads), none, np.int32) for none in (0, -1))
+        for stream, one_bin in enumerate(bins):
+            read_rows = self.layout.unpack(buffers[stream]).read_rows
+            branches = [
+                (plan.branch(index), one.word)
+                for example, plan in one_bin
+                for index, one in enumerate(example.asked.values())
+            ]
+            for column, (branch, word) in enumerate(branches):
+                pairs = np.stack([branch[:-1], branch[1:]], axis=1)
+                ends = np.flatnonzero((pairs == end_of_text).all(axis=1))
+                if word is not None and ends.size:
+                    # The read stands at the branch's last token.
+                    rows[stream, column] = read_rows[column] - (branch.size - 1) + ends[0] + 1
+                    words[stream, column] = encode([f" {word}"])[0][0]
+        return rows, words

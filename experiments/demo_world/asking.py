@@ -10,15 +10,23 @@ from dataclasses import dataclass
 
 from flide_jax.request import Choice, Question, Request, Score, YesNo
 
+# Families whose answers differ by person.
+WHO = ("yesno/person_in", "choice/where_person", "yesno/has_object", "choice/who_has")
+
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, its gold option, its family (for accuracy tables) and whether the state decides it."""
+    """A question, its gold option, its family (for accuracy tables) and whether the state decides it.
+
+    `word` is what the state says about the matter, whatever the options are: the place where Mary is, whether the
+    question is where she is or whether she is in the kitchen. None where no word says it.
+    """
 
     question: Question
     gold: int
     family: str
     certain: bool = True
+    word: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,15 @@ def example(state: str | dict | list, asked: Sequence[Asked], *, events: int = 0
 
 
 def yes_no(
-    rng: random.Random, truth: bool, text: str, *, yes: str, no: str, family: str, certain: bool = True
+    rng: random.Random,
+    truth: bool,
+    text: str,
+    *,
+    yes: str,
+    no: str,
+    family: str,
+    certain: bool = True,
+    word: str | None = None,
 ) -> Asked:
     """A yes/no question; `yes` and `no` are the statements that its two answers make."""
     style = rng.random()
@@ -61,7 +77,7 @@ def yes_no(
         )
     else:
         question = YesNo(None, yes=yes, no=no)
-    return Asked(question, 0 if truth else 1, f"yesno/{family}", certain)
+    return Asked(question, 0 if truth else 1, f"yesno/{family}", certain, word if certain else None)
 
 
 def choice(
@@ -94,9 +110,10 @@ def choice(
         options = {f"{word} {number}": says(name) for number, name in enumerate(names, 1)}
     else:
         options = {name: says(name) if rng.random() < 0.5 else None for name in names}
-    return Asked(Choice(text, options), names.index(gold), f"choice/{family}", certain)
+    said = gold if certain else None
+    return Asked(Choice(text, options), names.index(gold), f"choice/{family}", certain, said)
 
 
-def score(gold: int, levels: Sequence[str], text: str, *, family: str) -> Asked:
+def score(gold: int, levels: Sequence[str], text: str, *, family: str, word: str | None = None) -> Asked:
     """A score question whose right level is `gold`."""
-    return Asked(Score(text, list(levels)), gold, f"score/{family}")
+    return Asked(Score(text, list(levels)), gold, f"score/{family}", word=word)

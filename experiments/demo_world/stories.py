@@ -11,6 +11,41 @@ from typing import NamedTuple
 from . import words
 
 LIKELY = 0.8  # how often "probably" turns out to be true
+KINDS = (  # of events, from the plain to the intricate
+    "go", "lies", "take", "drop", "noise", "go_together", "give", "has", "gain", "feels", "lose", "colour", "either",
+    "probably", "hand_over",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """Which stories are drawn, and what they are asked.
+
+    Attributes:
+        longest: the most events of a story.
+        people: the most people.
+        kinds: of events that may happen.
+        recaps: how often a sentence is followed by one that says again what holds (`telling`); below one.
+        asked: families of questions, all if empty.
+        apart: whether the story tells of people in different places.
+        flowing: whether it is running text that does not begin with a name. Names without a space before them are
+            nearly all cut into other tokens than names with one, which have to be learned name by name.
+        listed: how often the story is told as a list of who is where, names and places close together. Of all that
+            happens it says no more than that.
+        parts: of the world, all if empty.
+        share: of the requests, relative to the others of a mixture.
+    """
+
+    longest: int
+    people: int = 4
+    kinds: tuple[str, ...] = KINDS
+    recaps: float = 0.0
+    asked: tuple[str, ...] = ()
+    apart: bool = False
+    flowing: bool = False
+    listed: float = 0.0
+    parts: tuple[str, ...] = ()
+    share: float = 1.0
 
 
 class Event(NamedTuple):
@@ -102,17 +137,19 @@ class Story:
     world: World
 
 
-def draw_story(rng: random.Random, *, held_out: bool, longest: int) -> Story:
-    """A story of 2 to `longest` events. Its cast is one of the held-out casts or one of the others, never both."""
+def draw_story(rng: random.Random, *, held_out: bool, difficulty: Difficulty) -> Story:
+    """A story of at least 2 events. Its cast is one of the held-out casts or one of the others, never both."""
     while True:
-        story = _draw_any_story(rng, longest)
+        story = _draw_any_story(rng, difficulty)
+        if difficulty.apart and len({*story.world.place.values()}) < 2:
+            continue
         if story.people and words.is_held_out(story.people) == held_out:
             return story
 
 
-def _draw_any_story(rng: random.Random, longest: int) -> Story:
-    length = rng.randint(2, max(2, rng.randint(2, longest)))
-    people = rng.sample(words.PEOPLE, rng.randint(2, min(4, 2 + length // 5)))
+def _draw_any_story(rng: random.Random, difficulty: Difficulty) -> Story:
+    length = rng.randint(2, max(2, rng.randint(2, difficulty.longest)))
+    people = rng.sample(words.PEOPLE, rng.randint(2, min(difficulty.people, 2 + length // 5)))
     stage = rng.choice(words.PLACES)
     places = rng.sample(stage, rng.randint(2, min(5, 2 + length // 3)))
     story = Story(people, places, rng.sample(words.OBJECTS, rng.randint(1, 4)),
@@ -128,6 +165,7 @@ def _draw_any_story(rng: random.Random, longest: int) -> Story:
         weights |= {"colour": 0.6}
     if rng.random() < 0.5:
         weights |= {"either": 0.7, "probably": 0.5}
+    weights = {kind: weight for kind, weight in weights.items() if kind in difficulty.kinds}
     kinds, shares = list(weights), list(weights.values())
     while len(story.events) < length:
         event = _draw_event(rng, story, rng.choices(kinds, shares)[0])

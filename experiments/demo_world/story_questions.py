@@ -1,7 +1,8 @@
 """Questions about a story, one function a family; each returns None when the story cannot be asked that."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from types import FunctionType
 
 from . import words
 from .asking import Asked, choice, score, yes_no
@@ -17,7 +18,8 @@ def person_in(rng: random.Random, story: Story) -> Asked | None:
     text = rng.choice(("Is {p} in the {l}?", "Is {p} now in the {l}?", "Can {p} be found in the {l}?",
                        "At the end, is {p} in the {l}?")).format(p=person, l=place)  # fmt: skip
     return yes_no(rng, truth, text, yes=f"{person} is in the {place}", no=f"{person} is not in the {place}",
-                  family="person_in", certain=person not in story.world.unsure)  # fmt: skip
+                  family="person_in", certain=person not in story.world.unsure,
+                  word=story.world.place[person])  # fmt: skip
 
 
 def object_in(rng: random.Random, story: Story) -> Asked | None:
@@ -28,7 +30,8 @@ def object_in(rng: random.Random, story: Story) -> Asked | None:
     truth, place = _is_there(rng, story.world.place_of_object(thing), open_places, story.places)
     text = rng.choice(("Is the {o} in the {l}?", "Is the {o} now in the {l}?", "Can the {o} be found in the {l}?"))
     return yes_no(rng, truth, text.format(o=thing, l=place), yes=f"the {thing} is in the {place}",
-                  no=f"the {thing} is somewhere else", family="object_in", certain=not open_places)  # fmt: skip
+                  no=f"the {thing} is somewhere else", family="object_in", certain=not open_places,
+                  word=story.world.place_of_object(thing))  # fmt: skip
 
 
 def has_object(rng: random.Random, story: Story) -> Asked | None:
@@ -43,7 +46,7 @@ def has_object(rng: random.Random, story: Story) -> Asked | None:
     text = rng.choice(("Does {p} have the {o}?", "Is {p} carrying the {o}?", "Is the {o} with {p}?",
                        "Does {p} hold the {o}?")).format(p=person, o=thing)  # fmt: skip
     return yes_no(rng, truth, text, yes=f"{person} has the {thing}", no=f"{person} does not have the {thing}",
-                  family="has_object")  # fmt: skip
+                  family="has_object", word=holder or "nobody")  # fmt: skip
 
 
 def feels(rng: random.Random, story: Story) -> Asked | None:
@@ -52,7 +55,8 @@ def feels(rng: random.Random, story: Story) -> Asked | None:
     person = rng.choice(list(story.world.feeling))
     truth, feeling = _true_or_not(rng, story.world.feeling[person], words.FEELINGS)
     text = rng.choice(("Is {p} {f}?", "Does {p} feel {f}?", "Is {p} {f} now?")).format(p=person, f=feeling)
-    return yes_no(rng, truth, text, yes=f"{person} is {feeling}", no=f"{person} is not {feeling}", family="feels")
+    return yes_no(rng, truth, text, yes=f"{person} is {feeling}", no=f"{person} is not {feeling}", family="feels",
+                  word=story.world.feeling[person])  # fmt: skip
 
 
 def has_number(rng: random.Random, story: Story) -> Asked | None:
@@ -62,7 +66,7 @@ def has_number(rng: random.Random, story: Story) -> Asked | None:
     truth, number = _true_or_not(rng, count, [max(0, count - 1), count + 1, count + 2])
     text, yes = f"Does {person} have {words.number_of(number, thing)}?", words.number_of(number, thing)
     return yes_no(rng, truth, text, yes=f"{person} has {yes}", no=f"{person} does not have {yes}",
-                  family="has_number")  # fmt: skip
+                  family="has_number", word=words.NUMBERS[count])  # fmt: skip
 
 
 def where_person(rng: random.Random, story: Story) -> Asked | None:
@@ -147,18 +151,18 @@ def owns(rng: random.Random, story: Story) -> Asked | None:
     return _how_many(rng, count, text.format(p=person, things=thing[1]), "owns", least=3)
 
 
-Family = Callable[[random.Random, Story], Asked | None]
-FAMILIES: tuple[tuple[Family, float], ...] = (
+FAMILIES: tuple[tuple[FunctionType, float], ...] = (
     (person_in, 1.2), (object_in, 0.8), (has_object, 1.2), (feels, 0.5), (has_number, 0.7), (where_person, 1.4),
     (where_object, 1.0), (who_has, 1.2), (what_has, 0.8), (how_feels, 0.5), (which_colour, 0.5), (carries, 2.2),
     (owns, 2.2),
 )  # fmt: skip
 
 
-def draw_questions(rng: random.Random, story: Story, most: int) -> list[Asked]:
-    """Up to `most` different questions, drawn by the weights above."""
+def draw_questions(rng: random.Random, story: Story, most: int, only: Container[str] = ()) -> list[Asked]:
+    """Up to `most` different questions, drawn by the weights above, of some families or of all."""
     asked: dict[str, Asked] = {}
-    families, weights = zip(*FAMILIES, strict=True)
+    drawn = [(family, weight) for family, weight in FAMILIES if not only or family.__name__ in only]
+    families, weights = zip(*drawn, strict=True)
     for family in rng.choices(families, weights, k=2 * most):
         one = family(rng, story)
         if one is not None and len(asked) < most:
@@ -225,4 +229,4 @@ def _how_many(rng: random.Random, count: int, text: str, family: str, *, least: 
         levels[0] = "none"
     if open_ended:
         levels[top] += " or more"
-    return score(min(count, top), levels, text, family=family)
+    return score(min(count, top), levels, text, family=family, word=words.NUMBERS[count])

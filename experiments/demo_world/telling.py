@@ -2,9 +2,10 @@
 
 import random
 import re
+from collections.abc import Sequence
 
 from . import words
-from .stories import Event, Story
+from .stories import Event, Story, World
 
 SENTENCES = {
     "go": (
@@ -56,23 +57,61 @@ SENTENCES = {
 }  # fmt: skip
 TOGETHER = ("{p} went to the {l} and picked up the {o}.", "{p} went to the {l}, where {they} took the {o}.",
             "{p} took the {o} after going to the {l}.")  # fmt: skip
+# What a story says again: the word that only a reader who remembers can foretell stands last. Some is said in answer to
+# a question, so that next-token prediction learns to answer, too.
+RECAPS = {
+    "place": ("{p} is still in the {l}.", "By now {p} is in the {l}.", "So {p} is in the {l}."),
+    "where": ("Where is {p}? In the {l}.", "Where is {p} now? In the {l}.", "Where can {p} be found? In the {l}."),
+    "whether": ("Is {p} in the {l}? {a}.", "Is {p} now in the {l}? {a}.", "Can {p} be found in the {l}? {a}."),
+    "lies": ("The {o} is still in the {l}.", "By now the {o} is in the {l}."),
+    "carried": ("So the {o} is in the {l}.", "The {o} is with {p} in the {l}."),
+    "holder": ("The {o} is still with {p}.", "The one who has the {o} is {p}."),
+    "holds": ("{p} still has the {o}.", "What {p} has is the {o}."),
+    "count": ("{p} still has {n}.", "By now {p} has {n}."),
+    "feeling": ("{p} is still {f}.",),
+    "colour": ("The {o} is still {c}.",),
+}
+MOST_RECAPS = 6  # after one sentence: stories have to fit a stream
 _DESCRIBES = re.compile(r" (is|are|was|can|must|has|had|owns|looks|feels|lies) |^The |It |^Nobody ")
+LISTS = ("Places:", "Where everybody is:", "List:", "Now:", "Today:")
 OPENERS = ("Then ", "After that, ", "Later, ", "Soon ", "A little later, ", "Meanwhile, ", "Next, ", "In the evening, ")
+OPENINGS = ("Today ", "Today, ", "To begin with, ", "In the beginning, ", "This afternoon, ", "Here is what we know. ")
 
 
-def tell(rng: random.Random, story: Story) -> list[str]:
-    """The sentences of a story, in order; an event and the one after it sometimes share a sentence."""
+# A key of RECAPS with whom or what it is about, and what fills its sentences.
+Facts = dict[tuple[str, ...], dict[str, str]]
+
+
+def tell_places(rng: random.Random, story: Story) -> str:
+    """Who is where at the end of a story, as a list: "Places: Mary - kitchen, John - garden." """
+    between = rng.choice((":", " -", " =", " in the"))
+    listed = [
+        f"{person}{between} {story.world.place[person]}" for person in story.people if person in story.world.place
+    ]
+    rng.shuffle(listed)
+    return f"{rng.choice(LISTS)} {rng.choice((', ', '; ', '. ')).join(listed)}."
+
+
+def tell(rng: random.Random, story: Story, *, recaps: float = 0.0, opening: float = 0.5) -> list[str]:
+    """The sentences of a story, in order; an event and the one after it sometimes share a sentence.
+
+    `recaps` is how often a sentence is followed by another that only says again what an earlier one said; `opening` is
+    how often a story does not begin with a name.
+    """
     sentences: list[str] = []
     where: dict[str, str] = {}
     subject: str | None = None  # the only person the last sentence is about, whom a pronoun may stand for
     events = list(story.events)
+    told, known = World(), Facts()
     while events:
         event = events.pop(0)
+        applied = [event]
         joined = events and event.kind == "go" and events[0].kind == "take" and events[0].args[0] == event.args[0]
         if joined and rng.random() < 0.5:
             person, place = event.args
             where[person] = place
-            thing = events.pop(0).args[1]
+            applied.append(events.pop(0))
+            thing = applied[-1].args[1]
             sentence = rng.choice(TOGETHER).format(p="{p}", l=place, o=thing, they=words.PRONOUN[person])
             about: list[str] = [person]
         else:
@@ -82,10 +121,48 @@ def tell(rng: random.Random, story: Story) -> list[str]:
             name = words.PRONOUN[name]
         if sentences and not _DESCRIBES.search(sentence) and rng.random() < 0.2:
             sentence = rng.choice(OPENERS) + (sentence if sentence.startswith("{p}") else _lower(sentence))
+        if not sentences and sentence.startswith("{p}") and rng.random() < opening:
+            sentence = rng.choice(OPENINGS) + sentence
         sentence = sentence.replace("{p}", name)
         sentences.append(sentence[0].upper() + sentence[1:])
         subject = about[0] if len(about) == 1 else None
+        if recaps:
+            before, known = known, _facts(told, applied)
+            old = [fact for fact in known if before.get(fact) == known[fact]]
+            for _ in range(MOST_RECAPS):
+                if not old or rng.random() >= recaps:
+                    break
+                kind = rng.choice(sorted({fact[0] for fact in old}))
+                said = rng.choice([fact for fact in old if fact[0] == kind])
+                sentences.append(rng.choice(RECAPS[said[0]]).format(**known[said]))
+                old, subject = [fact for fact in known if fact != said], None
     return sentences
+
+
+def _facts(told: World, events: Sequence[Event]) -> Facts:
+    """What the story says for sure after these events, too."""
+    for event in events:
+        told.apply(event)
+    sure = {person: place for person, place in told.place.items() if person not in told.unsure}
+    facts: Facts = {("place", person): {"p": person, "l": place} for person, place in sure.items()}
+    facts |= {("where", person): {"p": person, "l": place} for person, place in sure.items()}
+    facts |= {
+        ("whether", person, other): {"p": person, "l": other, "a": "Yes" if place == other else "No"}
+        for person, place in sure.items()
+        for other in dict.fromkeys(sure.values())
+    }
+    facts |= {("lies", thing): {"o": thing, "l": place} for thing, place in told.lies.items()}
+    facts |= {("feeling", person): {"p": person, "f": feeling} for person, feeling in told.feeling.items()}
+    facts |= {("colour", thing): {"o": thing, "c": colour} for thing, colour in told.colour.items()}
+    for thing, person in told.holder.items():
+        facts["holder", thing] = {"p": person, "o": thing}
+        if person in sure:
+            facts["carried", thing] = {"p": person, "o": thing, "l": sure[person]}
+        if len(told.carried_by(person)) == 1:
+            facts["holds", person] = {"p": person, "o": thing}
+    for (person, thing), count in told.count.items():
+        facts["count", person, thing[1]] = {"p": person, "n": words.number_of(count, thing)}
+    return facts
 
 
 def _sentence(rng: random.Random, event: Event, where: dict[str, str]) -> tuple[str, list[str]]:

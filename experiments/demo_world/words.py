@@ -3,32 +3,32 @@
 import zlib
 from collections.abc import Iterable
 
-WOMEN = (
-    "Mary Sandra Anna Lucy Emma Alice Carol Eva Grace Julia Kate Maria Nina Rosa Tina Wendy Sara Laura Jane Helen "
-    "Sophie Lily Clara Ida Nora Ella Susan Priya Fatima Elena Olivia Sarah Linda Julie"
-).split()
+# Nearly every name, place and thing is one token of the demo model's tokenizer where a space comes before it: what a
+# small model has to connect, it sees whole.
+WOMEN = "Mary Carol Ann Rose Kim Virginia Georgia April June Jo Pat Taylor Alex".split()
 MEN = (
-    "Tom John Daniel Peter Jack Bob David Frank Henry Ivan Leo Oscar Paul Sam Victor Max Adam Bill Fred George Mark "
-    "Martin Ben Hugo Karl Simon Robert Amir Chen Omar Pablo James Michael Kevin"
+    "Eric Andrew Thomas William Charles Richard Joe Steve Scott Jim Tim Dan Matt Chris Ryan Jeff Mike Ray Lee Nick "
+    "Harry Roy Joseph Tom John Daniel Peter Jack Bob David Frank Paul Sam Max Adam Bill George Martin Ben Robert James "
+    "Michael Kevin Mark Greg Louis Donald"
 ).split()
 PEOPLE = tuple(WOMEN + MEN)
 PRONOUN = {name: "she" for name in WOMEN} | {name: "he" for name in MEN}
 
 PLACES = (
-    ("kitchen", "garden", "bathroom", "bedroom", "hallway", "cellar", "attic", "garage", "office", "balcony", "yard"),
-    ("park", "school", "station", "library", "market", "museum", "bank", "bakery", "church", "square", "cinema",
-     "hospital", "shop", "hotel"),
-    ("lobby", "canteen", "workshop", "archive", "lab", "warehouse", "meeting room", "office", "storeroom", "hallway"),
+    ("kitchen", "garden", "bathroom", "bedroom", "hall", "office", "study", "pool", "cellar"),
+    ("park", "school", "station", "library", "market", "bank", "church", "square", "hospital", "shop", "hotel",
+     "restaurant", "court", "airport"),
+    ("lab", "factory", "farm", "studio", "mill", "forest", "camp", "field", "village"),
 )  # fmt: skip
 OBJECTS = (
-    "apple book key ball lamp letter cup hat phone map ring knife box bag coat camera bottle umbrella pen newspaper "
-    "candle bucket rope ticket hammer basket flute"
+    "apple book key ball letter cup hat phone map ring box bag camera bottle pen newspaper basket bucket watch clock "
+    "glass plate radio brush doll stick paper umbrella"
 ).split()
 COUNTED = (
-    ("coin", "coins"), ("marble", "marbles"), ("egg", "eggs"), ("stamp", "stamps"), ("card", "cards"),
-    ("cookie", "cookies"), ("flower", "flowers"), ("stone", "stones"), ("shell", "shells"), ("button", "buttons"),
+    ("coin", "coins"), ("card", "cards"), ("cookie", "cookies"), ("button", "buttons"), ("photo", "photos"),
+    ("ticket", "tickets"), ("block", "blocks"), ("star", "stars"), ("note", "notes"),
 )  # fmt: skip
-FEELINGS = ("tired", "hungry", "happy", "angry", "sad", "cold", "bored", "nervous", "thirsty", "calm")
+FEELINGS = ("happy", "sad", "sick", "cold", "warm", "afraid", "proud", "excited", "surprised", "busy")
 COLOURS = ("red", "blue", "green", "yellow", "black", "white", "brown", "silver")
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NOISE = (

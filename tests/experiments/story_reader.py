@@ -5,9 +5,12 @@ import re
 from experiments.demo_world import words
 
 NUMBERS = "zero one two three four five six seven eight nine ten".split()
-_OPENER = re.compile(r"^(?:Then|After that,|Later,|Soon|A little later,|Meanwhile,|Next,|In the evening,) ")
+_OPENER = re.compile(
+    r"^(?:Then|After that,|Later,|Soon|A little later,|Meanwhile,|Next,|In the evening,|Today,?"
+    r"|To begin with,|In the beginning,|This afternoon,) "
+)
 _NAME = rf"({'|'.join(words.PEOPLE)})"
-_PLACE = r"the ((?:meeting )?[a-z]+)"
+_PLACE = r"the ([a-z]+)"
 _COUNT = rf"(no|{'|'.join(NUMBERS)}) (?:more )?([a-z]+)"
 # Sentence -> what it says; the first pattern that matches the whole sentence counts.
 _RULES = [
@@ -41,10 +44,25 @@ _RULES = [
     (rf"{_NAME} gave {_NAME} {_COUNT}", "hand"),
     (rf"{_NAME} got {_COUNT} from {_NAME}", "receive"),
 ]
+# What a recap claims: it must hold already.
+_RECAPS = [
+    (rf"Where (?:is|can) {_NAME}(?: now| be found)?\? In {_PLACE}", "person in"),
+    (rf"(?:Is|Can) {_NAME} (?:now |be found )?in {_PLACE}\? (Yes|No)", "whether"),
+    (rf"(?:By now |So )?{_NAME} is (?:still )?in {_PLACE}", "person in"),
+    (rf"(?:By now |So )?[Tt]he (\w+) is (?:still )?in {_PLACE}", "object in"),
+    (rf"The (\w+) is with {_NAME} in {_PLACE}", "carried"),
+    (rf"The (\w+) is still with {_NAME}|The one who has the (\w+) is {_NAME}", "with"),
+    (rf"{_NAME} still has the (\w+)|What {_NAME} has is the (\w+)", "has"),
+    (rf"(?:By now )?{_NAME} (?:still )?has {_COUNT}", "count"),
+]
+_RECAP = re.compile(r"By now |So |What |Where |Is |Can |The one who |.* still |The \w+ is with ")
+_LIST = re.compile(r"(?:Places|Where everybody is|List|Now|Today): (.*)\.")
 # Feelings, colours and scenery.
 _NOTHING_MOVES = (
-    rf"{_NAME} (?:is|feels|looks|was|has become) \w+(?: by then)?|The (?:colour of the )?\w+ (?:is|looks) \w+"
-    r"|(?:It|A dog|Nobody|Somewhere|There|A cat|Time|That day|A bird) .*|The (?:sun|clock|wind|light|windows|floor) .*"
+    rf"{_NAME} (?:is|is still|feels|looks|was|has become) \w+(?: by then)?"
+    r"|The (?:colour of the )?\w+ (?:is|is still|looks) \w+"
+    r"|(?:Here|It|A dog|Nobody|Somewhere|There|A cat|Time|That day|A bird) .*"
+    r"|The (?:sun|clock|wind|light|windows|floor) .*"
     r"|The [a-z ]+ (?:smelled of paint|looked very clean)"
 )
 
@@ -57,6 +75,12 @@ class StoryReader:
         self.holder: dict[str, str | None] = {}
         self.lies: dict[str, str] = {}
         self.count: dict[tuple[str, str], int] = {}
+        self.recaps = 0
+        if listed := _LIST.fullmatch(text):
+            for entry in re.split(r"[,;.] ", listed.group(1)):
+                person, place = re.fullmatch(rf"{_NAME}(?::| -| =| in the) ([a-z]+)", entry).groups()
+                self.place[person] = place
+            return
         subject = ""
         for sentence in re.split(r"(?<=[.!])\s+", text.strip()):
             sentence = _OPENER.sub("", sentence).rstrip(".")
@@ -67,11 +91,33 @@ class StoryReader:
             subject = names[0] if names else ""
 
     def _read(self, sentence: str) -> None:
+        if _RECAP.match(sentence):
+            for pattern, rule in _RECAPS:
+                if match := re.fullmatch(pattern, sentence):
+                    assert self._holds(rule, [group for group in match.groups() if group]), sentence
+                    self.recaps += 1
+                    return
         for pattern, rule in _RULES:
             if match := re.fullmatch(pattern, sentence):
                 self._apply(rule, [group for group in match.groups() if group])
                 return
         assert re.fullmatch(_NOTHING_MOVES, sentence), f"not understood: {sentence}"
+
+    def _holds(self, rule: str, found: list[str]) -> bool:
+        match rule:
+            case "person in":
+                return self.place[found[0]] == found[1]
+            case "whether":
+                return (self.place[found[0]] == found[1]) == (found[2] == "Yes")
+            case "object in":
+                return self.place_of(found[0]) == found[1]
+            case "carried":
+                return self.holder[found[0]] == found[1] and self.place[found[1]] == found[2]
+            case "with":
+                return self.holder[found[0]] == found[1]
+            case "has":
+                return self.carried(found[0]) == [found[1]]
+        return self.owned(found[0], found[2]) == _number(found[1])
 
     def _apply(self, rule: str, found: list[str]) -> None:
         match rule:
