@@ -22,6 +22,7 @@ from flide_jax.models import qwen3_5
 from flide_jax.models.gated_delta_net import GatedDeltaNetConfig
 from flide_jax.models.qwen3_5.config import LayerKind
 from pallas_kernels import ConvWeights, fork_attention, gated_norm, segmented_conv, segmented_gdn
+from pallas_kernels.matmul import cases as products
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 from tests.h200.compiler import compile_for_h200
 
@@ -32,7 +33,7 @@ LABELS = 38
 
 
 class Program(NamedTuple):
-    """A function, and operands it is compiled for; the first is a round's metadata buffer."""
+    """A function, and operands it is compiled for; where there is a round, the first is its metadata buffer."""
 
     function: Callable[..., Any]
     operands: tuple[Any, ...]
@@ -115,6 +116,12 @@ def norm(config: GatedDeltaNetConfig) -> Program:
     return Program(function, (buffer(ROUND), out, projected, small(config.value_dim)))
 
 
+def product(name: str) -> Program:
+    case = products.CASES[name]
+    operands = jax.eval_shape(case.operands, jax.random.key(0))
+    return Program(products.caller(case, "pallas"), operands)
+
+
 def model(size: str, tokens: int) -> Program:
     """Two GDN layers and two of attention, one of which is the last and answers at the read rows."""
     layers = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
@@ -137,6 +144,12 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "segmented_conv 16/32": lambda: convolution(SIZES["4B"].gated_delta_net),
     "segmented_gdn 16/32": lambda: recurrence(SIZES["4B"].gated_delta_net),
     "gated_norm 32": lambda: norm(SIZES["4B"].gated_delta_net),
+    "matmul in 2688": lambda: product("4B in 2688"),
+    "matmul down 2688": lambda: product("4B down 2688"),
+    "matmul gate_up 2688": lambda: product("4B gate_up 2688"),
+    "matmul in 64": lambda: product("0.8B in 64"),
+    "matmul down 64": lambda: product("4B down 64"),
+    "matmul gate_up 64": lambda: product("4B gate_up 64"),
     "4B": lambda: model("4B", 2_688),
     "0.8B": lambda: model("0.8B", 1_024),
 }

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from flide_jax.engine.executables import GPU_COMPILER_OPTIONS
+from flide_jax.engine.program import GPU_COMPILER_OPTIONS
 from tests.h200.building import Kernel, build, kernels_of, launched_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CUDA's compiler is installed on Linux only")
@@ -29,6 +29,11 @@ OPS = {
     "segmented_conv 16/32": Bound(kernels=1, spilled=0),
     "segmented_gdn 16/32": Bound(kernels=3, spilled=0),  # solve, and a scan for each of two levels
     "gated_norm 32": Bound(kernels=1, spilled=0),
+    **{
+        f"matmul {projection} {rows}": Bound(kernels=1, spilled=0)
+        for projection in ("in", "down", "gate_up")
+        for rows in (64, 2688)
+    },
 }
 
 

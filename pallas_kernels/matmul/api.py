@@ -1,0 +1,58 @@
+"""A product with a weight, x W^T, and what is done to its sums before they are rounded."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from pallas_kernels import dispatch
+from pallas_kernels.dispatch import Implementation
+from pallas_kernels.matmul import pallas, reference, xla
+
+__all__ = ["IMPLEMENTATIONS", "matmul"]
+
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
+    "reference": reference.matmul,
+    "xla": xla.matmul,
+    "pallas": pallas.matmul,
+}
+
+
+def matmul(
+    x: Float[Array, "M K"],
+    weight: Float[Array, "N K"],
+    *,
+    residual: Float[Array, "M N"] | None = None,
+    swiglu: bool = False,
+    implementation: Implementation = None,
+) -> Float[Array, "M columns"]:
+    """x W^T; residual + x W^T; or, with W = [G | U], silu(x G^T) * (x U^T).
+
+    "pallas" and "reference" sum over K in one fixed order whatever M is: the bits of a row depend neither on how many
+    other rows there are, nor on what they hold, nor on where the row stands. "xla" promises only that what stands in
+    one row does not enter another: a library divides K among programs where there are few rows.
+
+    Args:
+        x: one row for each row of the result.
+        weight: rows as a model stores them, one for each column of the product.
+        residual: added to the product.
+        swiglu: rows of `weight` are [gate | up], N = 2 f.
+        implementation: "reference", "xla", "pallas", or None for the best that can run.
+
+    Returns:
+        [M, N], or [M, f] with `swiglu`, in the dtype of `x`. Sums and what is done to them are float32 (float64 for
+        float64 operands) and rounded once.
+
+    Raises:
+        ValueError: the shapes or dtypes disagree, N is odd with `swiglu`, or both `residual` and `swiglu`.
+    """
+    (rows, depth), (columns, weight_depth) = x.shape, weight.shape
+    if weight_depth != depth or weight.dtype != x.dtype:
+        raise ValueError(f"matmul: x {x.dtype}{x.shape} and weight {weight.dtype}{weight.shape} disagree")
+    if residual is not None and swiglu:
+        raise ValueError("matmul: a product has a residual or is a SwiGLU, not both")
+    if residual is not None and (residual.shape != (rows, columns) or residual.dtype != x.dtype):
+        raise ValueError(f"matmul: residual {residual.dtype}{residual.shape} for a product {x.dtype}{(rows, columns)}")
+    if swiglu and columns % 2:
+        raise ValueError(f"matmul: {columns} rows of weight are not [gate | up]")
+    return dispatch.run("matmul", IMPLEMENTATIONS, implementation, x, weight, residual=residual, swiglu=swiglu)

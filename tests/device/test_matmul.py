@@ -1,0 +1,70 @@
+"""The product on the card: every tile against float32, and the bits of a row among any others."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.dispatch import HOPPER, device_kind
+from pallas_kernels.matmul import pallas
+from pallas_kernels.matmul.cases import AWKWARD, CASES, PROJECTIONS, caller
+from pallas_kernels.matmul.pallas import TILES
+from tests.tolerances import OPERATOR, assert_close
+
+pytestmark = pytest.mark.gpu
+
+# Alone, and as two programs that share what they read of the weight.
+ALL_TILES = (*TILES, *(dataclasses.replace(tile, cluster=2) for tile in TILES))
+
+
+@pytest.fixture(autouse=True)
+def hopper():
+    if not any(model in device_kind() for model in HOPPER):
+        pytest.fail(f"these tests were asked for, and this is {device_kind()}")
+
+
+def bits(x) -> np.ndarray:
+    return np.asarray(x).view(np.uint16)
+
+
+@pytest.mark.parametrize("name", {**AWKWARD, **CASES})
+def test_equals_float32(name):
+    case = {**AWKWARD, **CASES}[name]
+    operands = case.operands(jax.random.key(0))
+    found = jax.jit(caller(case, "pallas"))(*operands)
+    with jax.default_matmul_precision("highest"):
+        expected = jax.jit(caller(case, "xla"))(*(x.astype(jnp.float32) for x in operands))
+    assert_close(found, expected, OPERATOR["bfloat16"])
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_no_tile_and_no_number_of_rows_changes_a_bit(name):
+    """Rows of a long round, the same rows alone and moved, in the chosen tile and in each there is, ten times."""
+    case = dataclasses.replace(PROJECTIONS[name], rows=2688)
+    x, weight, *residual = case.operands(jax.random.key(1))
+
+    def product(rows: slice, tile: pallas.Tile | None = None) -> np.ndarray:
+        addend = residual[0][rows] if residual else None
+        return bits(pallas.matmul(x[rows], weight, residual=addend, swiglu=case.swiglu, tile=tile))
+
+    whole = product(slice(None))
+    for rows in (slice(0, 64), slice(133, 133 + 64), slice(7, 391), slice(1, 2688), slice(2600, 2601)):
+        np.testing.assert_array_equal(product(rows), whole[rows], f"{rows}")
+    for tile in ALL_TILES:
+        if case.swiglu and tile.columns == pallas.UNIT:
+            continue
+        for _ in range(10):
+            np.testing.assert_array_equal(product(slice(None), tile), whole, f"{tile}")
+
+
+@pytest.mark.parametrize("name", ["4B in", "4B down", "4B gate_up"])
+def test_a_nan_stays_in_its_row(name):
+    case = dataclasses.replace(PROJECTIONS[name], rows=384)
+    x, *others = case.operands(jax.random.key(2))
+    call = jax.jit(caller(case, "pallas"))
+    clean, found = bits(call(x, *others)), call(x.at[130, 77].set(jnp.nan), *others)
+    assert np.isnan(np.asarray(found[130], np.float32)).all()
+    rows = np.arange(case.rows) != 130
+    np.testing.assert_array_equal(bits(found)[rows], clean[rows])
