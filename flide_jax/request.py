@@ -51,6 +51,10 @@ class RequestError(ValueError):
         return RequestError((*outer, *self.location), self.rule)
 
 
+class TooLongError(RequestError):
+    """A request has more tokens than the model or the engine takes."""
+
+
 @no_type_check
 @dataclass(frozen=True)
 class YesNo:

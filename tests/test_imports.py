@@ -130,7 +130,12 @@ SWITCHES = {
     "flide_jax/cli/run.py": [
         "os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')",
         "os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')",
-    ]
+    ],
+    # jax's own cache on disk is off while a bundle is made; it can be switched in no other way.
+    "flide_jax/engine/bundle.py": [
+        "jax.config.update('jax_enable_compilation_cache', False)",
+        "jax.config.update('jax_enable_compilation_cache', before)",
+    ],
 }
 
 

@@ -19,7 +19,8 @@ Any other name, and - (standard input), may hold either. One request:
      "action": {"type": "choice", "instructions": "What should support do next?",
                 "criteria": {"refund": "refund the order", "escalate": null}},
      "anger":  {"type": "score", "criteria": ["calm", "annoyed", "angry"]}}}
-
+"""
+_STATUS = """
 Exit status:
   0    done
   1    verify: a difference is more than rounding in this dtype explains
@@ -54,7 +55,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     ask = _command(commands, "ask", "answer the questions of a request, with a probability for every option")
-    _add_dtype(ask)
+    _add_engine(ask)
     ask.add_argument("--json", action="store_true", help="print one System One response a line instead of tables")
 
     verify = _command(
@@ -65,41 +66,124 @@ def parser(version: str) -> argparse.ArgumentParser:
         "text of its own. Prints how far the probabilities differ, and exits with status 1 where the difference is "
         "more than rounding in this dtype explains.",
     )
-    _add_dtype(verify)
+    _add_engine(verify)
     verify.add_argument("--per-question", action="store_true", help="also print a line for each question")
 
     inspect = _command(
         commands,
         "inspect",
-        "draw how requests fork and how they are laid out",
+        "draw how requests fork and how they are laid out, or say how much memory they need",
         "Draws each request as a tree and each round as the flat stream that the model reads: rows, key ranges, "
         "chunks, slots of recurrent states, and the capacity it runs in. Needs a model's tokenizer and config only, "
-        "not its weights.",
+        "not its weights. With --memory, which takes no FILE: the memory of the weights and of a round of each "
+        "capacity. Every capacity is compiled for that; no weight is loaded.",
     )
+    _add_capacities(inspect)
     inspect.add_argument("--all", action="store_true", help="draw every request, not only those of the first rounds")
+    inspect.add_argument("--memory", action="store_true", help="say how much memory the model needs")
+    _add_dtype(inspect, "with --memory; ")
+    inspect.add_argument("--json", action="store_true", help="with --memory: in bytes, as one line of JSON")
+
+    warm = _command(
+        commands,
+        "warm",
+        "compile a model's executables into a bundle",
+        "Compiles the executables of all capacities and stores them in a bundle, from which `ask`, `verify` and "
+        "`serve` load them with --bundle instead of compiling. A bundle fits one model, dtype, device, version of jax "
+        "and of this package, and is refused everywhere else. Loading a bundle may run code that it holds: name only "
+        "one that you made. Needs no weights.",
+        reads_requests=False,
+    )
+    _add_dtype(warm)
+    _add_capacities(warm)
+    warm.add_argument("--bundle", metavar="DIR", required=True, help="a new or empty directory")
+
+    serve = _command(
+        commands,
+        "serve",
+        "answer requests over HTTP, as System One",
+        "Serves POST /v1/systemone and /v1/systemone/batch, GET /v1/models, /health and /metrics, until SIGTERM or "
+        "SIGINT; what is in work then is still answered. /health is 503 until every capacity is compiled. Needs the "
+        "extra `serve`.",
+        reads_requests=False,
+    )
+    _add_engine(serve)
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1, this machine")
+    serve.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
+    serve.add_argument("--name", help="what the model is called in requests and responses; default: its own name")
+    serve.add_argument(
+        "--keys",
+        metavar="FILE",
+        help="ask clients for a key: one a line, KEY or NAME KEY; also read from the environment, FLIDE_JAX_KEYS",
+    )
+
+    convert = _command(
+        commands,
+        "convert",
+        "save a model with its weights fused, to be loaded as they are",
+        "Fuses the weights of a checkpoint and saves them with its config, tokenizer and chat template. The directory "
+        "stands for the model wherever a model is named, gives the same answers and loads without the fusing.",
+        reads_requests=False,
+    )
+    convert.add_argument("--out", metavar="DIR", required=True, help="a new or empty directory")
     return top
 
 
-def check_model(arguments: argparse.Namespace) -> None:
-    """Raises CommandError where the arguments name no model."""
+def check(arguments: argparse.Namespace) -> None:
+    """Raises CommandError where the arguments name no model, or options that do not go together."""
     if not arguments.model and not arguments.demo:
         raise CommandError("which model? Give --model DIR or --model ID, or --demo for the small one in this package")
+    if arguments.command != "inspect":
+        return
+    if arguments.memory and arguments.file is not None:
+        raise CommandError(f"--memory is about the model alone and reads no requests, but {arguments.file} was given")
+    if arguments.memory and arguments.all:
+        raise CommandError("--all draws requests, of which --memory reads none")
+    if not arguments.memory and (arguments.json or arguments.dtype):
+        raise CommandError(f"{'--json' if arguments.json else '--dtype'} goes with --memory only")
 
 
-def _command(commands: argparse._SubParsersAction, name: str, summary: str, details: str = "") -> _Parser:
+def _command(
+    commands: argparse._SubParsersAction, name: str, summary: str, details: str = "", *, reads_requests: bool = True
+) -> _Parser:
     command: _Parser = commands.add_parser(
         name,
         help=summary,
         description=textwrap.fill(details or f"{summary.capitalize()}.", width=100),
-        epilog=_FILE,
+        epilog=_FILE + _STATUS if reads_requests else _STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("file", nargs="?", metavar="FILE", help="requests; may be left out with --demo")
+    if reads_requests:
+        command.add_argument("file", nargs="?", metavar="FILE", help="requests; may be left out with --demo")
     model = command.add_mutually_exclusive_group()
     model.add_argument("--model", metavar="DIR|ID", help="a checkpoint: a directory, or an id on the Hugging Face hub")
-    model.add_argument("--demo", action="store_true", help="the small model in this package; its example without FILE")
+    example = "; its example without FILE" if reads_requests else ""
+    model.add_argument("--demo", action="store_true", help=f"the small model in this package{example}")
     return command
 
 
-def _add_dtype(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--dtype", choices=DTYPES, help="default: bfloat16 on an accelerator, float32 on a CPU")
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, got {text!r}")
+    return int(text)
+
+
+def _add_engine(command: argparse.ArgumentParser) -> None:
+    _add_dtype(command)
+    _add_capacities(command)
+    command.add_argument("--bundle", metavar="DIR", help="load executables that `warm` made instead of compiling them")
+
+
+def _add_dtype(command: argparse.ArgumentParser, when: str = "") -> None:
+    command.add_argument("--dtype", choices=DTYPES, help=f"{when}default: bfloat16 on an accelerator, float32 on a CPU")
+
+
+def _add_capacities(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--capacities",
+        nargs="+",
+        type=int,
+        metavar="TOKENS",
+        help="lengths of streams that are compiled for, ascending; default: fine steps up to 16,384 on an accelerator, "
+        "coarse ones up to 4,096 on a CPU",
+    )

@@ -7,11 +7,10 @@ from rich.console import Console
 from rich.text import Text
 
 from flide_jax.cli.console import open_console
-from flide_jax.cli.model import load_format
+from flide_jax.cli.model import engine_config, load_format
 from flide_jax.cli.rows import Group, Planned, plan_group
 from flide_jax.drawing.stream import LEGEND, draw_stream, draw_strip, summary
 from flide_jax.drawing.tree import draw_tree
-from flide_jax.engine import EngineConfig
 from flide_jax.layout import Demand, Ladder, form_rounds, lay_out
 
 # Requests that are drawn in full unless all are asked for, or those of the first round if they are more.
@@ -23,7 +22,7 @@ def inspect(arguments: Namespace, groups: Iterable[Group]) -> int:
     status, rounds, drawn, left_out = 0, 0, 0, 0
     prompt_format, max_tokens = load_format(arguments)
     console = open_console()
-    ladder = EngineConfig().ladder()
+    ladder = engine_config(arguments).ladder()
     for group in groups:
         planned = list(plan_group(prompt_format.plan, group))
         status = status if len(planned) == len(group) else 2

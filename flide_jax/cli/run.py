@@ -5,9 +5,10 @@ import logging
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from flide_jax.cli.arguments import CommandError, check_model, parser
+from flide_jax.cli.arguments import CommandError, check, parser
 from flide_jax.cli.rows import read_groups
 from flide_jax.cli.terminal import OutputError, report, warn, writing
 
@@ -41,22 +42,54 @@ def _run(arguments: Namespace) -> int:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     logging.getLogger("jax._src.xla_bridge").addFilter(_in_one_line)
-    check_model(arguments)
-    groups = read_groups(arguments)
-    # The commands take seconds to import, which a mistyped option or a broken file need not wait for.
+    logging.getLogger("flide_jax").addHandler(_WARNINGS)
+    check(arguments)
+    command = _command_without_requests(arguments) or _command_of_requests(arguments)
+    from flide_jax.engine.bundle import BundleError
     from flide_jax.models.checkpoint_files import CheckpointError
 
     try:
-        match arguments.command:
-            case "ask":
-                from flide_jax.cli.ask import ask as command
-            case "verify":
-                from flide_jax.cli.verify import verify as command
-            case _:
-                from flide_jax.cli.inspect import inspect as command
-        return command(arguments, groups)
-    except (CheckpointError, FloatingPointError) as error:
+        return command()
+    except (BundleError, CheckpointError, FloatingPointError) as error:
         return _fail(str(error))
+
+
+# The commands take seconds to import, which a mistyped option or a broken file need not wait for.
+def _command_without_requests(arguments: Namespace) -> Callable[[], int] | None:
+    match arguments.command:
+        case "warm":
+            from flide_jax.cli.warm import warm as command
+        case "convert":
+            from flide_jax.cli.convert import convert as command
+        case "serve":
+            from flide_jax.cli.serve import serve as command
+        case "inspect" if arguments.memory:
+            from flide_jax.cli.memory import inspect_memory as command
+        case _:
+            return None
+    return partial(command, arguments)
+
+
+def _command_of_requests(arguments: Namespace) -> Callable[[], int]:
+    groups = read_groups(arguments)
+    match arguments.command:
+        case "ask":
+            from flide_jax.cli.ask import ask as command
+        case "verify":
+            from flide_jax.cli.verify import verify as command
+        case _:
+            from flide_jax.cli.inspect import inspect as command
+    return partial(command, arguments, groups)
+
+
+class _Warnings(logging.Handler):
+    """What the package logs for those who use it, in the command's own words."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage())
+
+
+_WARNINGS = _Warnings(logging.WARNING)
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

@@ -36,6 +36,11 @@ def warn(message: str) -> None:
     _say(message)
 
 
+def say(message: str) -> None:
+    """One line about what a command that goes on is doing."""
+    _say(message)
+
+
 def note(message: str) -> None:
     """One line for a person who waits at a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():

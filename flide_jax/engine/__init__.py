@@ -1,6 +1,10 @@
-"""From requests to answers: `config`, `executables` (one for each capacity), `engine`."""
+"""From requests to answers: `config`, `program` (what is compiled), `executables` (one for each capacity), `engine`.
 
+`bundle` keeps executables on disk, `memory` says what they need, `ablation` takes the engine's ideas away one by one.
+"""
+
+from flide_jax.engine.ablation import Ablation
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.engine import Engine
 
-__all__ = ["Engine", "EngineConfig"]
+__all__ = ["Ablation", "Engine", "EngineConfig"]

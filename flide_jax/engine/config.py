@@ -1,11 +1,13 @@
 """Choices about how a model runs; nothing here changes what it computes beyond rounding."""
 
 import dataclasses
+from pathlib import Path
 from typing import Literal, get_args
 
 import jax
 import numpy as np
 
+from flide_jax.engine.ablation import Ablation
 from flide_jax.layout import Ladder
 from flide_jax.layout.capacity import RUNGS
 from pallas_kernels import dispatch
@@ -25,15 +27,21 @@ class EngineConfig:
         capacities: stream lengths in tokens that executables are compiled for, ascending. None: fine steps up to
             16,384 on an accelerator, where padding costs; coarse ones up to 4,096 on a CPU, where compiling does.
         max_request_tokens: most tokens of one request, its state and all its questions.
+        bundle: a directory of executables that `flide-jax warm` made of this model with these choices. They are loaded
+            where they would be compiled; see `flide_jax.engine.bundle`. Loading one may run code that it holds.
+        ablation: what the engine goes without, for experiments.
 
     Raises:
-        ValueError: an unknown dtype or implementation, or capacities that do not ascend.
+        ValueError: an unknown dtype or implementation, capacities that do not ascend, or a bundle for an engine that
+            runs no executable.
     """
 
     dtype: DTypeName | None = None
     implementation: dispatch.Implementation = None
     capacities: tuple[int, ...] | None = None
     max_request_tokens: int = 131_072
+    bundle: str | Path | None = None
+    ablation: Ablation = Ablation()
 
     def __post_init__(self) -> None:
         if self.dtype not in (None, *get_args(DTypeName)):
@@ -41,6 +49,8 @@ class EngineConfig:
         dispatch.check(self.implementation)
         if self.capacities is not None:
             Ladder(self.capacities)
+        if self.bundle is not None and self.ablation.op_by_op:
+            raise ValueError("an engine that runs op by op has no executables, so it cannot take any from a bundle")
 
     def resolved_dtype(self) -> np.dtype:
         """The dtype on the default backend."""

@@ -1,24 +1,21 @@
 """Requests in, answers out."""
 
-import contextlib
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import jax
-import numpy as np
-
+from flide_jax.engine import bundle
+from flide_jax.engine.ablation import Logits, logits_without_forks
 from flide_jax.engine.config import EngineConfig
-from flide_jax.engine.executables import Executables, Logits
+from flide_jax.engine.executables import Executables
 from flide_jax.engine.model_directory import demo_directory, describe, find_model
-from flide_jax.models.loading import load
+from flide_jax.engine.program import Program, precision
+from flide_jax.layout import Capacity, Demand
 from flide_jax.prompts.plan import Plan
-from flide_jax.request import Answers, Request, RequestError, Usage
+from flide_jax.request import Answers, Request, TooLongError, Usage
 
 
 class Engine:
-    """A decision model ready to answer.
+    """A decision model ready to answer. Threads may share it.
 
     Attributes:
         name: what the model is called in responses.
@@ -32,22 +29,29 @@ class Engine:
     def __init__(self, directory: Path, config: EngineConfig | None = None, *, name: str) -> None:
         """Read a checkpoint directory onto the default device; use `Engine.load` or `Engine.demo`.
 
-        Raises CheckpointError: anything in the directory that cannot be used.
+        Raises:
+            CheckpointError: anything in the directory that cannot be used.
+            BundleError: the config names a bundle that cannot be used.
         """
         self.name = name
         self.config = config or EngineConfig()
-        self.dtype = self.config.resolved_dtype()
-        family, architecture, self.prompt_format = describe(directory)
-        self.max_tokens: int = architecture.max_tokens
-        label_ids = self.prompt_format.label_ids
-        with self._precision():
-            params = load(
-                directory,
-                family.weight_table(architecture, label_ids),
-                family.abstract(architecture, labels=label_ids.size, dtype=self.dtype),
-            )
-        forward = functools.partial(family.forward, config=architecture, implementation=self.config.implementation)
-        self.executables = Executables(forward, params, self.config.ladder(), conv_taps=family.conv_taps(architecture))
+        model = describe(directory)
+        program = Program.of(model, self.config)
+        ladder = self.config.ladder()
+        self.dtype = program.dtype
+        self.prompt_format = model.prompt_format
+        self.max_tokens: int = model.architecture.max_tokens
+        # Before the weights, which take longer: a bundle of something else is refused at once.
+        stored = self.config.bundle
+        compiled = {} if stored is None else bundle.load(Path(stored), program, ladder.capacities)
+        self.executables = Executables(
+            program.forward,
+            program.load(directory),
+            ladder,
+            conv_taps=program.conv_taps,
+            ablation=self.config.ablation,
+            compiled=compiled,
+        )
 
     @classmethod
     def load(cls, model: str | Path, config: EngineConfig | None = None) -> "Engine":
@@ -55,6 +59,7 @@ class Engine:
 
         Raises:
             CheckpointError: no such model, or one that cannot be used; the message says what and where.
+            BundleError: the config names a bundle that cannot be used.
         """
         return cls(find_model(model), config, name=Path(model).resolve().name)
 
@@ -88,20 +93,35 @@ class Engine:
         plan = self.prompt_format.plan(request)
         longest = plan.state.size + int(plan.branch_lengths.max(initial=0))
         if longest > self.max_tokens:
-            raise RequestError(
+            raise TooLongError(
                 (), f"the state and its longest question have {longest} tokens, the model reads {self.max_tokens}"
             )
         if plan.tokens > self.config.max_request_tokens:
-            raise RequestError(
+            raise TooLongError(
                 (), f"the request has {plan.tokens} tokens, the engine takes {self.config.max_request_tokens}"
             )
         return plan
 
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
         """Label logits [reads, L] of each plan, float32 or float64. Plans share rounds, which changes rounding only."""
-        with self._precision():
-            return self.executables.logits(plans)
+        return self.start(plans)()
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        """float64 exists in JAX only where it is asked for; here, for this engine's work alone."""
-        return jax.enable_x64(self.dtype == np.float64)
+    def start(self, plans: Sequence[Plan]) -> Callable[[], list[Logits]]:
+        """Dispatch plans, as `logits` does, and return what waits for their logits."""
+        with precision(self.dtype):
+            if self.config.ablation.forks:
+                return self.executables.start(plans)
+            logits = logits_without_forks(plans, self.executables.logits)
+        return lambda: logits
+
+    def prepare(self, plan: Plan) -> None:
+        """Compile what a plan runs in when it is alone, if that is not done yet."""
+        with precision(self.dtype):
+            self.executables.prepare(self.executables.ladder.smallest_for(Demand.of(plan)))
+
+    def prepare_all(self) -> Iterator[Capacity]:
+        """Compile all capacities of the ladder, and give each when it is there."""
+        for capacity in self.executables.ladder.capacities:
+            with precision(self.dtype):
+                self.executables.prepare(capacity)
+            yield capacity

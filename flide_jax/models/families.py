@@ -20,7 +20,7 @@ class Family:
         read_config: from a transformers config to the family's own.
         abstract: shapes of the parameters, `abstract(config, labels=L, dtype=dtype)`.
         weight_table: where tensors go, `weight_table(config, label_ids)`.
-        forward: label logits, `forward(params, metadata, config, implementation=...)`.
+        forward: label logits, `forward(params, metadata, config, implementation=..., selective_readout=...)`.
         conv_taps: taps of the short convolution.
     """
 

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flide_jax.models.checkpoint_files import CheckpointError, TensorFiles
-from flide_jax.models.params import ParamSpec, named_leaves
+from flide_jax.models.params import named_leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +54,14 @@ def load[Tree](directory: Path, table: WeightTable, abstract: Tree) -> Tree:
         CheckpointError: missing, extra or wrongly shaped tensors (all listed), unreadable files, values that are
             not finite.
     """
+    return place(directory, fused(directory, table, abstract), table, abstract)
+
+
+def fused(directory: Path, table: WeightTable, abstract: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Dotted path and value of every parameter on the host, in the dtype of the file, as they are read.
+
+    Raises CheckpointError: missing, extra or wrongly shaped tensors (all listed), unreadable files.
+    """
     specs = named_leaves(abstract)
     if sorted(row.target for row in table.rows) != sorted(specs):
         raise AssertionError("the weight table does not fill every parameter once")
@@ -61,7 +69,19 @@ def load[Tree](directory: Path, table: WeightTable, abstract: Tree) -> Tree:
         files = TensorFiles(directory, stack)
         stored = _by_canonical_name(files, table)
         _check(directory, files, stored, table)
-        loaded = {row.target: _read(row, specs[row.target], files, stored) for row in table.rows}
+        for row in table.rows:
+            value = row.fuse(*(files[stored[name]] for name in row.sources))
+            if value.shape != specs[row.target].shape:
+                raise AssertionError(
+                    f"{row.target}: fused to shape {value.shape}, the model has {specs[row.target].shape}"
+                )
+            yield row.target, value
+
+
+def place[Tree](directory: Path, values: Iterable[tuple[str, np.ndarray]], table: WeightTable, abstract: Tree) -> Tree:
+    """Put fused parameters on the default device, each in its dtype. Raises CheckpointError: one is not finite."""
+    specs = named_leaves(abstract)
+    loaded = {name: jax.device_put(value.astype(specs[name].dtype, copy=False)) for name, value in values}
     _check_finite(directory, loaded, table)
     return jax.tree.unflatten(jax.tree.structure(abstract), [loaded[name] for name in specs])
 
@@ -88,13 +108,6 @@ def _check(directory: Path, files: TensorFiles, stored: dict[str, str], table: W
     ]
     if findings:
         raise CheckpointError(f"{directory}: {len(findings)} tensors do not match the model: " + "; ".join(findings))
-
-
-def _read(row: Row, spec: ParamSpec, files: TensorFiles, stored: dict[str, str]) -> jax.Array:
-    value = row.fuse(*(files[stored[name]] for name in row.sources))
-    if value.shape != spec.shape:
-        raise AssertionError(f"{row.target}: fused to shape {value.shape}, the model has {spec.shape}")
-    return jax.device_put(value.astype(spec.dtype, copy=False))
 
 
 def _check_finite(directory: Path, loaded: Mapping[str, Any], table: WeightTable) -> None:

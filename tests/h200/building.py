@@ -41,7 +41,7 @@ class Build(NamedTuple):
     temporary_bytes: int
 
 
-def build(name: str, options: Mapping[str, bool | int] | None = None) -> Build:
+def build(name: str, options: Mapping[str, bool | int | str] | None = None) -> Build:
     """Compile a program of `programs` with XLA's `options`.
 
     In a process of its own, for a kernel's registers are printed by native code, and once a process.
@@ -57,9 +57,11 @@ def build(name: str, options: Mapping[str, bool | int] | None = None) -> Build:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
         printed = done.stdout + done.stderr
         assert done.returncode == 0, printed
-        thunks = "".join(file.read_text() for file in Path(directory).glob("*.thunk_sequence_after_thunk_passes.txt"))
+        # The second is written only where there is something to record.
+        (thunks,) = Path(directory).glob("*.thunk_sequence.txt")
+        recorded = [*Path(directory).glob("*.thunk_sequence_after_thunk_passes.txt"), thunks][0].read_text()
     (temporary_bytes,) = re.findall(r"temporary bytes: (\d+)", printed)
-    return Build(kernels_of(printed), launched_of(thunks), int(temporary_bytes))
+    return Build(kernels_of(printed), launched_of(recorded), int(temporary_bytes))
 
 
 def kernels_of(printed: str) -> list[Kernel]:

@@ -60,6 +60,12 @@ def test_a_forward_is_one_command_buffer(size):
     assert max(kernel.spilled for kernel in built.kernels) <= max(bound.spilled for bound in OPS.values())
 
 
+def test_without_command_buffers_the_host_starts_every_kernel():
+    """The option of the ablation is one that XLA knows, and does what it is for."""
+    built = build("0.8B", GPU_COMPILER_OPTIONS | {"xla_gpu_enable_command_buffer": ""})
+    assert "kCommandBuffer" not in built.launched and len(built.launched) > 50
+
+
 def test_what_ptxas_prints_is_read():
     """The tests above can fail: text of ptxas 13.5, with and without spills."""
     printed = """\

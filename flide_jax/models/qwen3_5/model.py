@@ -100,21 +100,24 @@ def forward(
     *,
     embedded: Hidden | None = None,
     implementation: Implementation = None,
+    selective_readout: bool = True,
 ) -> Logits:
     """Label logits of the read rows of one round, [reads, L], float32 (float64 for a float64 model).
 
     `embedded` replaces `embed(params, metadata.tokens)` where rows are not, or not only, looked up in the embedding.
 
     Selective readout: of the last layer only what other rows may need (keys and values, or the recurrence) runs at
-    every row; everything else runs at the read rows.
+    every row; everything else runs at the read rows. Without it the whole layer runs at every row, for ablations.
     """
     rotary = _rotary(metadata, config, params.final_norm.dtype)
     hidden = embed(params, metadata.tokens) if embedded is None else embedded
     *layers, last = params.layers
     for layer in layers:
         hidden = _decoder_layer(layer, hidden, rotary, metadata, config, implementation=implementation)
-    rows = jnp.asarray(metadata.read_rows)
+    read_rows = jnp.asarray(metadata.read_rows)
+    rows = read_rows if selective_readout else None
     hidden = _decoder_layer(last, hidden, rotary, metadata, config, rows=rows, implementation=implementation)
+    hidden = hidden if selective_readout else hidden[read_rows]
     return label_logits(hidden, params.final_norm, params.head, epsilon=config.norm_epsilon)
 
 

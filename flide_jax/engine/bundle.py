@@ -1,0 +1,297 @@
+"""Executables on disk: compiled once by `flide-jax warm`, then loaded by engines, which neither trace nor compile.
+
+A bundle is a directory with one file for each capacity and `manifest.json`, which holds everything the executables
+depend on. An engine that differs from it in anything refuses the bundle and says in what; it never compiles behind
+the back of one who thinks that it does not. A capacity that the bundle lacks is compiled as without a bundle.
+
+**A file of a bundle is pickled, so loading it may run what code it holds.** It is read only from the directory that the
+user names, and only if directory and files belong to the user or root and nobody else can write to them. The SHA-256
+sums in the manifest find damage, not forgery.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.resources
+import json
+import os
+import platform
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
+
+from flide_jax.engine.program import Program, compiler_options, precision, shapes_of
+from flide_jax.layout import Capacity
+from flide_jax.models.checkpoint_files import in_one_line
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+# The package's own code that becomes an executable.
+SOURCES = ("flide_jax/engine/program.py", "flide_jax/layout", "flide_jax/models", "pallas_kernels")
+# What an executable for a GPU is made with, and calls; only one of two versions of CUDA is installed.
+_CUDA_PACKAGES = tuple(
+    name
+    for cuda in (12, 13)
+    for name in (
+        f"jax-cuda{cuda}-pjrt",
+        f"jax-cuda{cuda}-plugin",
+        "nvidia-cublas" if cuda == 13 else "nvidia-cublas-cu12",
+    )
+)
+
+
+class BundleError(ValueError):
+    """A bundle that cannot be made or used; the message says which file, and why or what differs, in one line."""
+
+
+def prepare(directory: Path) -> None:
+    """Make the directory of a new bundle. Raises BundleError: it is not empty, or would not be trusted later."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o755, exist_ok=True)
+        if any(directory.iterdir()):
+            raise BundleError(f"{directory}: is not empty; a bundle is made in a new or an empty directory")
+        _check_owner(directory, directory.stat())
+    except OSError as error:
+        raise BundleError(f"{error.filename or directory}: {error.strerror}") from None
+
+
+def save(
+    directory: Path, program: Program, executables: Iterable[tuple[Capacity, jax.stages.Compiled]]
+) -> Iterator[tuple[Capacity, int]]:
+    """Write a bundle into a directory that `prepare` made: (capacity, bytes) as they are written.
+
+    The manifest comes last: a directory without one is none. The executables are to be compiled as they are iterated
+    over, not before: meanwhile jax's own cache on disk is off.
+
+    Raises BundleError: the executables cannot be serialised here, or the directory cannot be written to.
+    """
+    manifest: dict[str, Any] = {"format": FORMAT, "depends_on": depends_on(program)}
+    entries: list[dict[str, Any]] = []
+    try:
+        with _without_jax_cache():
+            for capacity, compiled in executables:
+                payload = _serialise(compiled)
+                name, sha256 = f"{capacity.tokens}.executable", hashlib.sha256(payload).hexdigest()
+                _write(directory / name, payload)
+                entries.append({"file": name, "sha256": sha256, "capacity": dataclasses.asdict(capacity)})
+                yield capacity, len(payload)
+        manifest["executables"] = sorted(entries, key=lambda entry: entry["capacity"]["tokens"])
+        unfinished = directory / f"{MANIFEST}.unfinished"
+        _write(unfinished, json.dumps(manifest, indent=1).encode())
+        unfinished.replace(directory / MANIFEST)
+    except OSError as error:
+        raise BundleError(f"{error.filename or directory}: {error.strerror}") from None
+
+
+def load(directory: Path, program: Program, capacities: Sequence[Capacity]) -> dict[Capacity, jax.stages.Compiled]:
+    """Those of the capacities that the bundle has, for the default device.
+
+    Raises BundleError: no bundle, one that others could have written to, a damaged one, or one of another program.
+    """
+    directory = directory.resolve()
+    try:
+        _check_owner(directory, directory.stat())
+    except OSError as error:
+        raise BundleError(f"{directory}: {error.strerror}") from None
+    files = _files(directory, _manifest(directory), program)
+    _start_lapack()
+    wanted = [capacity for capacity in capacities if capacity in files]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        loaded = list(pool.map(lambda capacity: _load(directory, *files[capacity], program, capacity), wanted))
+    return dict(zip(wanted, loaded, strict=True))
+
+
+def depends_on(program: Program) -> dict[str, Any]:
+    """Everything that the program's executables depend on, but for their capacity, as JSON has it."""
+    device = _device()
+    found = {
+        "architecture": {"kind": type(program.architecture).__name__, **dataclasses.asdict(program.architecture)},
+        "labels": int(program.label_ids.size),
+        "conv_taps": program.conv_taps,
+        "dtype": program.dtype.name,
+        "implementation": program.implementation
+        if program.implementation is None or isinstance(program.implementation, str)
+        else dict(program.implementation),
+        "selective_readout": program.ablation.selective_readout,
+        "xla_options": compiler_options(program.ablation),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "matmul_precision": jax.config.jax_default_matmul_precision,
+        "versions": _versions(device.platform),
+        "platform": device.client.platform_version,
+        "device": device.device_kind if device.platform != "cpu" else _processor(),
+        "sources": sources_hash(),
+    }
+    return json.loads(json.dumps(found))
+
+
+def sources_hash() -> str:
+    """SHA-256 of the Python files that an executable is made of: their names and contents."""
+    total = hashlib.sha256()
+    for part in SOURCES:
+        package, _, below = part.partition("/")
+        top = Path(str(importlib.resources.files(package)))
+        at = top / below if below else top
+        for file in sorted(at.rglob("*.py")) if at.is_dir() else [at]:
+            name = file.relative_to(top.parent).as_posix().encode()
+            total.update(b"%d:%s" % (len(name), name) + hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def _device() -> jax.Device:
+    """Where a program without a device of its own runs."""
+    chosen = jax.config.jax_default_device
+    return chosen if isinstance(chosen, jax.Device) else jax.devices(chosen)[0]
+
+
+def _versions(on: str) -> dict[str, str]:
+    found = {}
+    for name in ("jax", "jaxlib", *(_CUDA_PACKAGES if on == "gpu" else ())):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    """The kind of a CPU: its instructions, which an executable for it makes use of, in a hash."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    instructions = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return f"{platform.machine()} {hashlib.sha256(instructions.encode()).hexdigest()[:12]}"
+
+
+@contextlib.contextmanager
+def _without_jax_cache() -> Iterator[None]:
+    """What jax loads from its own cache on disk lacks functions once it is serialised again, at least on a CPU.
+
+    The cache has no switch but that of the whole process.
+    """
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # it looks at the switch when it is first used, and then no more
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
+def _start_lapack() -> None:
+    """On a CPU a triangular solve calls LAPACK, which jax binds when it lowers one: unbound it would be a crash."""
+    if _device().platform == "cpu":
+        system = jax.ShapeDtypeStruct((2, 2), "float32")
+        jax.jit(jax.scipy.linalg.solve_triangular).lower(system, system)
+
+
+def _serialise(compiled: jax.stages.Compiled) -> bytes:
+    try:
+        payload, _, _ = serialize_executable.serialize(compiled)
+    except Exception as error:  # what the plugins raise is not documented
+        raise BundleError(f"this executable cannot be serialised: {in_one_line(error)}") from None
+    return payload
+
+
+def _load(directory: Path, name: str, sha256: str, program: Program, capacity: Capacity) -> jax.stages.Compiled:
+    file = directory / name
+    payload = _read(file)
+    if hashlib.sha256(payload).hexdigest() != sha256:
+        raise BundleError(f"{file}: damaged, its SHA-256 is not that in {MANIFEST}")
+    buffer = jax.ShapeDtypeStruct((program.layout(capacity).size,), "int32")
+    arguments = jax.tree.structure(((shapes_of(program.abstract), buffer), {}))
+    try:
+        with precision(program.dtype):
+            return serialize_executable.deserialize_and_load(
+                payload, arguments, jax.tree.structure(0), execution_devices=[_device()]
+            )
+    except Exception as error:  # as above
+        raise BundleError(f"{file}: cannot be loaded: {in_one_line(error)}") from None
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    file = directory / MANIFEST
+    try:
+        manifest = json.loads(_read(file))
+        if not isinstance(manifest, dict):
+            raise ValueError("it holds no object")
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BundleError):
+            raise
+        raise BundleError(f"{file}: not the manifest of a bundle: {in_one_line(error)}") from None
+    if manifest.get("format") != FORMAT:
+        raise BundleError(f"{file}: format {manifest.get('format')!r} cannot be read, only {FORMAT}")
+    return manifest
+
+
+def _files(directory: Path, manifest: dict[str, Any], program: Program) -> dict[Capacity, tuple[str, str]]:
+    """Capacity -> name and SHA-256 of its file. Raises BundleError: the bundle is of another program."""
+    here, there = (dict(_flat("", tree)) for tree in (depends_on(program), manifest.get("depends_on")))
+    differing = [
+        f"{name} is {_shown(here.get(name))} here, {_shown(there.get(name))} in the bundle"
+        for name in here | there
+        if here.get(name) != there.get(name)
+    ]
+    if differing:
+        raise BundleError(f"{directory}: made for something else: " + "; ".join(differing))
+    try:
+        files = {
+            Capacity(**entry["capacity"]): (str(entry["file"]), str(entry["sha256"]))
+            for entry in manifest["executables"]
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BundleError(f"{directory / MANIFEST}: not the manifest of a bundle: {in_one_line(error)}") from None
+    for name, _ in files.values():
+        if Path(name).name != name:
+            raise BundleError(f"{directory / MANIFEST}: {name!r} is no file of this directory")
+    return files
+
+
+def _flat(path: str, tree: Any) -> Iterator[tuple[str, Any]]:
+    """The leaves of nested objects by dotted path."""
+    if not isinstance(tree, dict):
+        yield path, tree
+        return
+    for name, below in tree.items():
+        yield from _flat(f"{path}.{name}" if path else name, below)
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else " ".join(json.dumps(value).split())
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _write(file: Path, content: bytes) -> None:
+    # Others may read, and must not write, whatever the process's mask is.
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as opened:
+        opened.write(content)
+
+
+def _read(file: Path) -> bytes:
+    """A file, after a look at whose it is: at the very file that is then read."""
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+            _check_owner(file, os.fstat(opened.fileno()))
+            return opened.read()
+    except OSError as error:
+        if file.is_symlink():
+            raise BundleError(f"{file}: is a symbolic link") from None
+        raise BundleError(f"{file}: {error.strerror}") from None
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise BundleError(
+            f"{path}: belongs to user {status.st_uid}; a bundle's files may run code, so they must be ours"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BundleError(f"{path}: others may write to it, and a bundle's files may run code (chmod go-w would do)")

@@ -1,0 +1,63 @@
+"""How much memory a model needs, before any of it is allocated: executables are compiled from shapes alone."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from flide_jax.engine.program import Program
+from flide_jax.layout import Capacity
+
+
+@dataclasses.dataclass(frozen=True)
+class CapacityMemory:
+    """Bytes of one round beside the weights.
+
+    Attributes:
+        tokens: rows of the capacity's stream.
+        metadata: the round's structure.
+        temporaries: everything that is kept only while the round runs.
+        outputs: the logits.
+    """
+
+    tokens: int
+    metadata: int
+    temporaries: int
+    outputs: int
+
+    @property
+    def total(self) -> int:
+        """All of it together."""
+        return self.metadata + self.temporaries + self.outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryUse:
+    """Bytes of the weights and of a round of each capacity."""
+
+    weights: int
+    rounds: Sequence[CapacityMemory]
+
+    @property
+    def peak(self) -> int:
+        """The weights and the largest round. What the device's libraries and recorded graphs take comes on top."""
+        return self.weights + max(one.total for one in self.rounds)
+
+
+def memory_use(
+    program: Program, capacities: Sequence[Capacity], done: Callable[[Capacity], None] = lambda capacity: None
+) -> MemoryUse:
+    """Compiles every capacity and asks the compiler. Loads no weight. Calls `done` as each is ready."""
+    rounds = []
+    for capacity, compiled in program.compile_all(capacities):
+        found = compiled.memory_analysis()
+        if found is None:
+            raise NotImplementedError("the compiler for this device does not say how much memory an executable needs")
+        rounds.append(
+            CapacityMemory(
+                tokens=capacity.tokens,
+                metadata=4 * program.layout(capacity).size,
+                temporaries=found.temp_size_in_bytes,
+                outputs=found.output_size_in_bytes,
+            )
+        )
+        done(capacity)
+    return MemoryUse(program.weight_bytes, sorted(rounds, key=lambda one: one.tokens))

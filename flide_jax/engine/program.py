@@ -1,0 +1,166 @@
+"""What is compiled: the forward of a model over shapes, so that an executable needs no weights."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from flide_jax.engine.ablation import Ablation
+from flide_jax.engine.config import EngineConfig
+from flide_jax.engine.model_directory import ModelDescription
+from flide_jax.layout import Capacity, MetadataLayout, RoundMetadata
+from flide_jax.models import converted, loading
+from flide_jax.models.families import Family
+from flide_jax.models.params import total_bytes
+from pallas_kernels.dispatch import Implementation
+
+# For a GPU: cuBLAS for every product, which compiles in seconds where trials of Triton tiles take a minute, and adds
+# the residual in its epilogue. Products that share an operand stay apart: joining them copies weights at every call.
+GPU_COMPILER_OPTIONS = {
+    "xla_gpu_enable_triton_gemm": False,
+    "xla_gpu_dot_merger_threshold_mb": 0,
+    "xla_gpu_experimental_enable_fusion_autotuner": False,
+}
+# Executables that are compiled at a time: XLA compiles outside Python's lock, but traces and lowers within it.
+_MOST_THREADS = 16
+
+Forward = Callable[[Any, RoundMetadata], jax.Array]
+Run = Callable[[Any, Any], jax.Array]
+"""What a capacity runs: (parameters, metadata buffer) -> label logits. An executable, unless it runs op by op."""
+
+
+def compiler_options(ablation: Ablation) -> dict[str, bool | int | str]:
+    """XLA's options on the default backend."""
+    if jax.default_backend() != "gpu":
+        return {}
+    return GPU_COMPILER_OPTIONS | ({} if ablation.command_buffers else {"xla_gpu_enable_command_buffer": ""})
+
+
+def compile_round(
+    forward: Forward, params: Any, layout: MetadataLayout, options: Mapping[str, bool | int | str]
+) -> jax.stages.Compiled:
+    """The executable of one capacity, for the default device. `params` are arrays or anything with shape and dtype."""
+
+    def flide_round(params: Any, buffer: jax.Array) -> jax.Array:
+        return forward(params, layout.unpack(buffer))
+
+    buffer = jax.ShapeDtypeStruct((layout.size,), np.int32)
+    return jax.jit(flide_round).lower(shapes_of(params), buffer).compile(compiler_options=dict(options))
+
+
+def op_by_op(forward: Forward, layout: MetadataLayout) -> Run:
+    """The same without compiling it as a whole."""
+
+    def run(params: Any, buffer: Any) -> jax.Array:
+        with jax.disable_jit():
+            return forward(params, layout.unpack(jax.numpy.asarray(buffer)))
+
+    return run
+
+
+def shapes_of(tree: Any) -> Any:
+    """A tree of arrays, or of anything with shape and dtype, as shapes and dtypes alone."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def precision(dtype: np.dtype) -> contextlib.AbstractContextManager[Any]:
+    """float64 exists in JAX only where it is asked for: in this thread, for as long as the context lasts."""
+    return jax.enable_x64(dtype == np.float64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """Everything that the executables of a model depend on, but for their capacity.
+
+    Attributes:
+        family, architecture: the model.
+        label_ids: the tokens that its head has rows for, int32 [L].
+        dtype: of activations and matrices.
+        implementation: of the operations in `pallas_kernels`.
+        ablation: what it goes without.
+    """
+
+    family: Family
+    architecture: Any
+    label_ids: np.ndarray
+    dtype: np.dtype
+    implementation: Implementation
+    ablation: Ablation
+
+    @classmethod
+    def of(cls, model: ModelDescription, config: EngineConfig) -> "Program":
+        """The program of an engine."""
+        return cls(
+            family=model.family,
+            architecture=model.architecture,
+            label_ids=model.prompt_format.label_ids,
+            dtype=config.resolved_dtype(),
+            implementation=config.implementation,
+            ablation=config.ablation,
+        )
+
+    @functools.cached_property
+    def abstract(self) -> Any:
+        """The tree of the parameters' shapes and dtypes."""
+        return self.family.abstract(self.architecture, labels=self.label_ids.size, dtype=self.dtype)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Device memory of all parameters."""
+        return total_bytes(self.abstract)
+
+    @property
+    def conv_taps(self) -> int:
+        """Taps of the short convolution."""
+        return self.family.conv_taps(self.architecture)
+
+    @property
+    def forward(self) -> Forward:
+        """Label logits of the read rows of a round, `forward(params, metadata)`."""
+        return functools.partial(
+            self.family.forward,
+            config=self.architecture,
+            implementation=self.implementation,
+            selective_readout=self.ablation.selective_readout,
+        )
+
+    def layout(self, capacity: Capacity) -> MetadataLayout:
+        """Where a round's metadata stands."""
+        return MetadataLayout(capacity, self.conv_taps)
+
+    def load(self, directory: Path) -> Any:
+        """The parameters, on the default device. Raises CheckpointError: anything in the directory that is wrong."""
+        table = self.family.weight_table(self.architecture, self.label_ids)
+        with precision(self.dtype):
+            if converted.is_converted(directory):
+                return converted.load(directory, table, self.abstract, self.label_ids)
+            return loading.load(directory, table, self.abstract)
+
+    def convert(self, directory: Path, out: Path) -> None:
+        """Save the parameters of a checkpoint as `load` would put them together. See `models.converted`."""
+        table = self.family.weight_table(self.architecture, self.label_ids)
+        converted.convert(directory, out, table, self.abstract, self.label_ids)
+
+    def compile(self, capacity: Capacity) -> jax.stages.Compiled:
+        """The executable of one capacity."""
+        with precision(self.dtype):
+            options = compiler_options(self.ablation)
+            return compile_round(self.forward, self.abstract, self.layout(capacity), options)
+
+    def compile_all(self, capacities: Sequence[Capacity]) -> Iterator[tuple[Capacity, jax.stages.Compiled]]:
+        """The executables of many capacities, in the order in which they are ready."""
+        pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
+        try:
+            # The largest first, for they may take longest.
+            running = {pool.submit(self.compile, capacity): capacity for capacity in reversed(capacities)}
+            for done in as_completed(list(running)):
+                yield running.pop(done), done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,333 @@
+"""The scheduler: requests of many clients through one device, in rounds formed from what waits.
+
+Two threads. One owns the device: it forms a round, dispatches it, and forms the next while that one runs. The other
+waits for the results of rounds, in their order, and hands them out. A round that is dispatched behind one in flight is
+always a bounded one, of short requests (`Waiting`), in a capacity that takes no longer than the budget; a long request
+starts when nothing is in flight. So a short request that comes to an idle queue waits for the round in flight and at
+most one bounded round more, whatever long requests are queued.
+
+A round that fails is run again in halves, down to the request that fails alone; then a known request shows whether the
+device is to blame. If that fails too, or a round does not end, the device is lost: every future says so, and the
+scheduler takes nothing more.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import operator
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+
+from flide_jax.engine.ablation import Logits
+from flide_jax.engine.round_times import RoundTimes
+from flide_jax.engine.waiting import Job, Waiting
+from flide_jax.layout import Ladder
+from flide_jax.prompts.plan import Plan
+
+type Start = Callable[[Sequence[Plan]], Callable[[], list[Logits]]]
+"""Dispatches plans as one round. What it returns waits for the round, and gives the logits of each plan."""
+
+
+class RoundError(RuntimeError):
+    """A request failed on the device, alone in its round, and the device works."""
+
+
+class DeviceLostError(RuntimeError):
+    """The device does not answer any more, or the scheduler was closed before the request ran."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SchedulerConfig:
+    """Choices about how rounds are formed.
+
+    Attributes:
+        round_seconds: how long a bounded round may take.
+        ahead: whether a round is dispatched while another runs. For an accelerator, which runs them one after another;
+            a CPU would run both at once, and the first would end later for it.
+        hang_seconds: a round that runs for longer, and for 20 times what is usual for its size, hangs.
+        start_seconds: laying out and dispatching a round may take so long, since it may compile; longer is a hang.
+    """
+
+    round_seconds: float = 0.25
+    ahead: bool = True
+    hang_seconds: float = 60.0
+    start_seconds: float = 900.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundReport:
+    """A round that ran: for metrics.
+
+    Attributes:
+        requests, tokens: in the round.
+        capacity_tokens: rows of its capacity, padding included.
+        seconds: that the device ran it.
+        waits: seconds that each request waited before it.
+    """
+
+    requests: int
+    tokens: int
+    capacity_tokens: int
+    seconds: float
+    waits: list[float]
+
+
+@dataclasses.dataclass(eq=False)
+class _Round:
+    """Jobs that run together. `suspect` makes it a probe: this job and its error led to it."""
+
+    jobs: list[Job]
+    suspect: tuple[Job, Exception] | None = None
+    tokens: int = 0
+    capacity_tokens: int = 0
+    began: float = 0.0
+    finish: Callable[[], list[Logits]] | None = None
+
+
+class Scheduler:
+    """Runs what is submitted. Every method may be called from any thread.
+
+    Attributes:
+        lost: why the device is taken as lost, None while it works.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        ladder: Ladder,
+        *,
+        probe: Plan,
+        config: SchedulerConfig = SchedulerConfig(),  # noqa: B008  frozen
+        observe: Callable[[RoundReport], None] = lambda report: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts both threads.
+
+        Args:
+            start: the device.
+            ladder: the capacities that rounds are compiled for.
+            probe: a short request that is known to work.
+            config: how rounds are formed.
+            observe: is told of each round, on the thread that collects results.
+            clock: seconds, from any beginning.
+        """
+        self.lost: str | None = None
+        self._start = start
+        self._ladder = ladder
+        self._probe = probe
+        self._config = config
+        self._observe = observe
+        self._clock = clock
+        self._times = RoundTimes(ladder, budget=config.round_seconds)
+        self._waiting = Waiting()
+        self._again: deque[_Round] = deque()
+        self._starting: _Round | None = None
+        self._in_flight: deque[_Round] = deque()
+        self._closed = False
+        self._changed = threading.Condition()
+        self._dispatched: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=work, name=f"flide-{name}", daemon=True)
+            for name, work in (("device", self._dispatch_rounds), ("results", self._collect_rounds))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, plan: Plan, *, namespace: str = "") -> Future[Logits]:
+        """Queue a request. Cancelling the future takes it out again, unless its round has started.
+
+        The future raises RoundError or DeviceLostError. Raises DeviceLostError at once where nothing can run any more.
+        """
+        job = Job(plan, namespace, self._clock())
+        with self._changed:
+            if self.lost is not None or self._closed:
+                raise DeviceLostError(self.lost or "the scheduler is closed")
+            self._waiting.add(job)
+            self._changed.notify_all()
+        job.future.add_done_callback(lambda future: self._forget(job) if future.cancelled() else None)
+        return job.future
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Requests that wait for their round, and their tokens."""
+        with self._changed:
+            return len(self._waiting), self._waiting.tokens
+
+    def seconds_until(self, tokens: int) -> float:
+        """About how long the device takes for so many tokens, in bounded rounds; 1 before anything ran."""
+        with self._changed:
+            bound = self._times.bound().tokens
+            seconds = self._times.estimate(bound)
+        return 1.0 if seconds is None else seconds * tokens / bound
+
+    def check(self) -> None:
+        """Takes the device as lost if a round hangs; to be called from time to time."""
+        with self._changed:
+            now = self._clock()
+            if self._in_flight:
+                first = self._in_flight[0]
+                usual = self._times.estimate(first.capacity_tokens) or 0.0
+                if now - first.began > max(self._config.hang_seconds, 20 * usual):
+                    self._lose(f"a round of {first.tokens} tokens has not ended for {now - first.began:.0f} s")
+            if self._starting is not None and now - self._starting.began > self._config.start_seconds:
+                waited = now - self._starting.began
+                self._lose(f"a round of {self._starting.tokens} tokens could not be started for {waited:.0f} s")
+
+    def close(self, *, timeout: float = 10.0) -> None:
+        """Ends both threads behind the rounds in flight; what still waits fails."""
+        with self._changed:
+            self._closed = True
+            self._fail(self._waiting.clear(), DeviceLostError("the scheduler is closed"))
+            self._fail([job for again in self._again for job in again.jobs], DeviceLostError("the scheduler is closed"))
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def _forget(self, job: Job) -> None:
+        with self._changed:
+            self._waiting.remove(job)
+
+    # The thread that owns the device.
+
+    def _dispatch_rounds(self) -> None:
+        while (upcoming := self._next_round()) is not None:
+            try:
+                finish = self._start([job.plan for job in upcoming.jobs])
+            except Exception as error:
+                with self._changed:
+                    self._starting = None
+                    self._failed(upcoming, error)
+                continue
+            with self._changed:
+                self._starting = None
+                upcoming.finish, upcoming.began = finish, self._clock()
+                self._in_flight.append(upcoming)
+            self._dispatched.put(upcoming)
+        self._dispatched.put(None)
+
+    def _next_round(self) -> _Round | None:
+        """Waits until a round is to be dispatched. None: there will be no more."""
+        with self._changed:
+            while not self._closed and self.lost is None:
+                if (upcoming := self._form()) is not None:
+                    upcoming.began = self._clock()
+                    self._starting = upcoming
+                    return upcoming
+                self._changed.wait(self._seconds_to_stage())
+        return None
+
+    def _form(self) -> _Round | None:
+        if self._again:
+            return self._measured(self._again.popleft()) if not self._in_flight else None
+        bound = self._times.bound()
+        if not self._in_flight:
+            take = self._waiting.take
+        elif len(self._in_flight) == 1 and self._may_stage():
+            take = self._waiting.take_short
+        else:
+            return None
+        while jobs := take(bound):
+            # From here on they can no longer be cancelled, and those that are cancelled already are left out.
+            if jobs := [job for job in jobs if job.future.set_running_or_notify_cancel()]:
+                return self._measured(_Round(jobs))
+        return None
+
+    def _measured(self, formed: _Round) -> _Round:
+        demand = functools.reduce(operator.add, (job.demand for job in formed.jobs))
+        formed.tokens = demand.tokens
+        formed.capacity_tokens = self._ladder.smallest_for(demand).tokens
+        return formed
+
+    def _may_stage(self) -> bool:
+        """A round is staged behind another when waiting longer would not make it larger, or when the other is about to
+        end; any earlier would shut out who comes meanwhile."""
+        if not self._config.ahead or not len(self._waiting):
+            return False
+        if self._waiting.fills(self._times.bound()):
+            return True
+        seconds = self._seconds_to_stage()
+        return seconds is not None and seconds <= 0
+
+    def _seconds_to_stage(self) -> float | None:
+        """Seconds until the round in flight has run for three quarters of what is usual. None: that is not known."""
+        if not self._config.ahead or len(self._in_flight) != 1 or not len(self._waiting):
+            return None
+        usual = self._times.estimate(self._in_flight[0].capacity_tokens)
+        if usual is None:
+            return None
+        left = self._in_flight[0].began + 0.75 * usual - self._clock()
+        return max(0.0, left)
+
+    # The thread that waits for results.
+
+    def _collect_rounds(self) -> None:
+        while (running := self._dispatched.get()) is not None:
+            assert running.finish is not None
+            try:
+                logits = running.finish()
+            except Exception as error:
+                with self._changed:
+                    self._landed(running)
+                    self._failed(running, error)
+                continue
+            with self._changed:
+                seconds = self._clock() - running.began
+                waits = [running.began - job.arrived for job in running.jobs]
+                self._landed(running)
+                self._times.learn(running.capacity_tokens, seconds)
+                if running.suspect is not None:
+                    suspect, first = running.suspect
+                    self._fail([suspect], RoundError(f"{type(first).__name__} on the device"))
+            for job, found in zip(running.jobs, logits, strict=True):
+                with contextlib.suppress(InvalidStateError):  # the device was taken as lost meanwhile
+                    job.future.set_result(found)
+            self._observe(RoundReport(len(running.jobs), running.tokens, running.capacity_tokens, seconds, waits))
+
+    def _landed(self, running: _Round) -> None:
+        with contextlib.suppress(ValueError):  # the device was taken as lost meanwhile
+            self._in_flight.remove(running)
+        if self._in_flight:
+            self._in_flight[0].began = max(self._in_flight[0].began, self._clock())
+        self._changed.notify_all()
+
+    # Failures; the lock is held.
+
+    def _failed(self, failed: _Round, error: Exception) -> None:
+        """A round failed: its halves are run again, or the device is probed if it was one request alone."""
+        if failed.suspect is not None:
+            job, first = failed.suspect
+            self._fail([job], DeviceLostError(type(first).__name__))
+            self._lose(f"the device fails known work: {_in_one_line(error)}")
+        elif len(failed.jobs) == 1:
+            (job,) = failed.jobs
+            probe = Job(self._probe, job.namespace, self._clock())
+            self._again.appendleft(_Round([probe], suspect=(job, error)))
+        else:
+            half = -(-len(failed.jobs) // 2)
+            self._again.extendleft(_Round(list(jobs)) for jobs in itertools.batched(failed.jobs, half))
+        self._changed.notify_all()
+
+    def _lose(self, message: str) -> None:
+        if self.lost is None:
+            self.lost = message
+            rounds = [*self._again, *self._in_flight, *([self._starting] if self._starting else [])]
+            suspects = [again.suspect[0] for again in rounds if again.suspect is not None]
+            jobs = [*self._waiting.clear(), *suspects, *(job for again in rounds for job in again.jobs)]
+            self._fail(jobs, DeviceLostError(message))
+            self._again.clear()
+            self._in_flight.clear()
+            self._changed.notify_all()
+
+    def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
+        for job in jobs:
+            with contextlib.suppress(InvalidStateError):  # it has its result, or its client has left
+                job.future.set_exception(error)
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
