@@ -85,7 +85,7 @@ def error_of(found: tuple[int, str, str]) -> str:
 def test_help_and_version(flide):
     status, out, _ = flide("--help")
     assert status == 0
-    assert all(command in out for command in ("ask", "verify", "inspect"))
+    assert all(command in out for command in ("ask", "verify", "inspect", "warm", "convert"))
     assert flide("--version")[:2] == (0, "flide-jax 0.1.0\n")
     ask = flide("ask", "--help")[1]
     assert '"questions"' in ask
@@ -238,6 +238,103 @@ class TestInspect:
         assert "round 0" in out and "round 1" in out
         assert out.count("request 0") == 1 and "3 requests are not drawn" in out
         assert flide("inspect", rows, "--model", without_weights, "--all")[1].count("request 0") == 2
+
+
+class TestMemory:
+    def test_is_known_without_weights(self, flide, tiny_model, tmp_path):
+        model = shutil.copytree(tiny_model, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+        command = ["inspect", "--memory", "--model", model, "--capacities", 64, 128]
+        status, out, err = flide(*command, "--json")
+        assert (status, err, out.count("\n")) == (0, "", 1)
+        found = json.loads(out)
+        assert list(found) == ["dtype", "device", "weights", "capacities", "peak"]
+        assert (found["dtype"], [one["tokens"] for one in found["capacities"]]) == ("float32", [64, 128])
+        *_, largest = found["capacities"]
+        assert found["peak"] == found["weights"] + sum(largest[name] for name in largest if name != "tokens")
+        status, out, err = flide(*command, "--dtype", "float64")
+        assert (status, err) == (0, "")
+        assert "weights float64" in out and "round of 128 tokens" in out and "peak" in out
+        assert max(map(len, out.splitlines())) <= 80
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["FILE", "--memory"], "reads no requests, but FILE was given"),
+            (["--memory", "--all"], "--all draws requests"),
+            (["FILE", "--json"], "--json goes with --memory only"),
+            (["FILE", "--dtype", "float32"], "--dtype goes with --memory only"),
+        ],
+    )
+    def test_options_that_do_not_go_together(self, flide, options, message):
+        assert message in error_of(flide("inspect", "--demo", *options))
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_model, tmp_path_factory):
+    """What `warm` made of the tiny model; read-only."""
+    directory = tmp_path_factory.mktemp("warm") / "bundle"
+    command = ["warm", "--model", tiny_model, "--capacities", 128, 256, "--bundle", directory]
+    assert main([str(argument) for argument in command]) == 0
+    return directory
+
+
+class TestWarm:
+    @pytest.mark.parametrize("command", [["ask", "--json"], ["ask"], ["verify", "--per-question"]])
+    def test_the_output_is_the_same_with_the_bundle(self, flide, write, tiny_model, bundle, command):
+        # FILE stands first, for --capacities takes whatever follows it.
+        run = [command[0], write("r.json", REQUEST), *command[1:], "--model", tiny_model, "--capacities", 128, 256]
+        status, out, err = flide(*run, "--bundle", bundle)
+        assert (status, err) == (0, "")
+        assert (status, out, err) == flide(*run)
+
+    def test_says_what_it_made(self, flide, tiny_model, tmp_path):
+        status, out, err = flide("warm", "--model", tiny_model, "--capacities", 64, "--bundle", tmp_path / "b")
+        assert (status, err) == (0, "")
+        heading, row, last = out.splitlines()
+        assert heading.split() == ["capacity", "bytes"] and row.split()[0] == "64"
+        assert last.startswith(f"{tmp_path / 'b'}: 1 executables, ")
+
+    def test_a_bundle_of_something_else(self, flide, write, tiny_model, bundle):
+        run = ["ask", write("r.json", REQUEST), "--model", tiny_model, "--bundle", bundle]
+        found = error_of(flide(*run, "--dtype", "float64"))
+        assert found == f'{bundle}: made for something else: dtype is "float64" here, "float32" in the bundle'
+        assert error_of(flide(*run[:-1], "nowhere")).endswith("nowhere: No such file or directory")
+
+    def test_bad_arguments(self, flide, tiny_model, bundle, tmp_path):
+        model = ["--model", tiny_model]
+        assert "--bundle" in error_of(flide("warm", *model))
+        assert "which model?" in error_of(flide("warm", "--bundle", tmp_path / "b"))
+        assert "is not empty" in error_of(flide("warm", *model, "--bundle", bundle))
+        for capacities in ([128, 64], [0]):
+            found = error_of(flide("warm", *model, "--bundle", tmp_path / "b", "--capacities", *capacities))
+            assert found.startswith("capacities must be ascending positive token counts")
+        assert "invalid int" in error_of(flide("warm", *model, "--bundle", tmp_path / "b", "--capacities", "many"))
+        assert not (tmp_path / "b").exists()
+
+
+class TestConvert:
+    def test_a_converted_model_answers_the_same(self, flide, write, tiny_model, tmp_path):
+        out = tmp_path / "out" / tiny_model.name  # a model is called what its directory is called
+        assert flide("convert", "--model", tiny_model, "--out", out) == (
+            0,
+            f"{out}: converted; give it as --model\n",
+            "",
+        )
+        ask = ["ask", write("r.json", REQUEST), "--json", "--model"]
+        assert flide(*ask, out) == flide(*ask, tiny_model)
+
+    def test_bad_arguments(self, flide, tiny_model, tmp_path):
+        assert "--out" in error_of(flide("convert", "--model", tiny_model))
+        assert "which model?" in error_of(flide("convert", "--out", tmp_path / "out"))
+        assert "is not empty" in error_of(flide("convert", "--model", tiny_model, "--out", tiny_model))
+        assert "no such directory" in error_of(flide("convert", "--model", "./nowhere", "--out", tmp_path / "out"))
+
+
+def test_a_request_over_the_largest_capacity_is_said_in_one_line(flide, write, tiny_model):
+    rows = write("r.jsonl", *[REQUEST | {"state": "word " * 150}] * 2)
+    status, out, err = flide("ask", rows, "--json", "--model", tiny_model, "--capacities", 64)
+    assert (status, out.count("\n"), err.count("\n")) == (0, 2, 1)
+    assert err.startswith("flide-jax: a request does not fit into the largest capacity (64 tokens)")
 
 
 class TestBadInput:

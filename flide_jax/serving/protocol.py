@@ -29,6 +29,7 @@ from flide_jax.request import (
 from flide_jax.serving import strict_json
 
 _QUESTION_FIELDS = ("type", "instructions", "criteria")
+_LONGEST_WORD = 32
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ def _read_question(name: str, value: Any) -> Question:
     }
     kind = fields["type"]
     if not isinstance(kind, str) or kind not in readers:
-        got = ascii(kind) if isinstance(kind, str) else json_kind(kind)
+        # A type that is a word is a misspelt one; anything else may be text that is not for logs and errors.
+        is_word = isinstance(kind, str) and kind.isidentifier() and len(kind) <= _LONGEST_WORD
+        got = ascii(kind) if is_word else json_kind(kind)
         raise RequestError((*location, "type"), f"must be noul, choice or score, got {got}")
     try:
         return readers[kind](fields)

@@ -71,6 +71,7 @@ def test_keeps_the_order_of_questions_and_options():
         (asking("noul"), ("questions", "a b.ç"), "must be an object, got a string"),
         (asking({}), ("questions", "a b.ç", "type"), "is required"),
         (asking({"type": "boolean"}), ("questions", "a b.ç", "type"), "noul, choice or score, got 'boolean'"),
+        (asking({"type": "some text"}), ("questions", "a b.ç", "type"), "noul, choice or score, got a string"),
         (asking({"type": ["noul"]}), ("questions", "a b.ç", "type"), "got an array"),
         (asking({"type": "noul", "criterea": {}}), ("questions", "a b.ç", "criterea"), "unknown field"),
         (

@@ -1,0 +1,225 @@
+"""`flide-jax serve` as a process: it says what it does, ends when it is told to, and how."""
+
+import copy
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn
+
+import httpx
+import jax
+import pytest
+
+import flide_jax
+from flide_jax.cli import main
+from flide_jax.engine import Engine
+from flide_jax.models.checkpoint_files import CheckpointError
+from flide_jax.serving.server import listen
+
+EXAMPLE = Path(flide_jax.__file__).parent / "demo" / "examples" / "support.json"
+COMMAND = [sys.executable, "-m", "flide_jax", "serve", "--demo", "--port", "0", "--capacities", "256"]
+
+
+@pytest.fixture
+def process(tmp_path) -> Iterator[subprocess.Popen]:
+    """The command, with its standard error as lines."""
+    keys = tmp_path / "keys"
+    keys.write_text("alice k1\n")
+    command = [*COMMAND, "--keys", str(keys), "--name", "support-1"]
+    # What it compiles, the tests have compiled before.
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+    }
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    yield started
+    started.kill()
+    started.communicate()
+
+
+def line_with(process: subprocess.Popen, text: str) -> str:
+    """The next line of standard error that holds this text."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return line
+    raise AssertionError(f"no line with {text!r}")
+
+
+def url_in(line: str) -> str:
+    found = re.search(r"http://127\.0\.0\.1:\d+", line)
+    assert found
+    return found[0]
+
+
+def test_serves_until_it_is_told_to_end_and_answers_what_it_has(process):
+    url = url_in(line_with(process, "loads support-1"))
+    loading = httpx.get(f"{url}/health")
+    assert (loading.status_code, loading.json()["status"]) == (503, "loading")
+    line_with(process, "1 of 1 capacities compiled")
+    line_with(process, "serves support-1, float32")
+    assert httpx.get(f"{url}/health").json()["model"] == "support-1"
+
+    # A batch keeps it busy for long enough to be told to end meanwhile.
+    requests = {"requests": [json.loads(EXAMPLE.read_bytes())] * 8}
+    headers = {"authorization": "Bearer k1", "x-request-timeout-ms": "60000"}
+    with ThreadPoolExecutor(1) as other:
+        running = other.submit(httpx.post, f"{url}/v1/systemone/batch", json=requests, headers=headers, timeout=60)
+        until(lambda: "flide_open_requests 8.0" in httpx.get(f"{url}/metrics").text)
+        process.send_signal(signal.SIGTERM)
+        found = running.result()
+    assert found.status_code == 200
+    assert [len(one["answers"]) for one in found.json()["responses"]] == [4] * 8
+    assert process.wait(30) == 0
+    assert process.stderr is not None and "Traceback" not in process.stderr.read()
+
+
+@pytest.fixture
+def served(monkeypatch, capsys):
+    """served(load, client) -> (exit status, standard error): the command in this process, and what meets it.
+
+    `load` stands for the loading of the engine. `client` is called with the URL, on another thread, when it is there.
+    """
+
+    def end(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setattr("flide_jax.serving.server.end_at_once", end)
+
+    def run(load: Callable[[], Engine], client: Callable[[str], None] | None) -> tuple[int, str]:
+        monkeypatch.setattr("flide_jax.cli.serve.load_engine", lambda arguments: load())
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+
+        def meet() -> None:
+            if client is None:
+                return
+            until(lambda: is_up(url))
+            client(url)
+
+        with ThreadPoolExecutor(1) as other:
+            meeting = other.submit(meet)
+            try:
+                status = main(["serve", "--demo", "--port", str(port)])
+            except SystemExit as ended:
+                status = int(str(ended.code))
+            meeting.result(30)
+        return status, capsys.readouterr().err
+
+    return run
+
+
+def until(reached: Callable[[], bool], *, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def is_up(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code in (200, 503)
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ends_while_it_loads(served, number):
+    ended = threading.Event()
+
+    def load() -> NoReturn:
+        ended.wait(30)
+        raise AssertionError("it did not end")
+
+    status, err = served(load, lambda url: os.kill(os.getpid(), number))
+    assert status == 0 and " loads flide-demo" in err
+    ended.set()
+
+
+def test_a_second_interrupt_ends_it_at_once(served, held, monkeypatch):
+    engine, device = held
+    ends: list[int] = []
+
+    def end(status: int) -> None:
+        ends.append(status)
+        device.release()  # The process goes on, so the request has to end.
+
+    monkeypatch.setattr("flide_jax.serving.server.end_at_once", end)
+
+    def client(url: str) -> None:
+        until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        with ThreadPoolExecutor(1) as other:
+            asked = other.submit(httpx.post, f"{url}/v1/systemone", content=EXAMPLE.read_bytes(), timeout=60)
+            device.round(0)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            assert not ends and not asked.done()
+            os.kill(os.getpid(), signal.SIGINT)
+            asked.result(30)
+
+    served(lambda: engine, client)
+    assert ends == [130]
+
+
+def test_a_model_that_cannot_be_used_ends_it_with_a_message(served):
+    def load() -> NoReturn:
+        raise CheckpointError("model.safetensors: damaged")
+
+    status, err = served(load, None)
+    assert status == 2 and err.endswith("flide-jax: error: model.safetensors: damaged\n")
+
+
+def test_a_lost_device_ends_it_with_a_message(served, demo_engine):
+    broken = copy.copy(demo_engine)
+
+    def start(plans):
+        raise RuntimeError("CUDA_ERROR_ECC")
+
+    broken.start = start
+
+    def client(url: str) -> None:
+        until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        found = httpx.post(f"{url}/v1/systemone", content=EXAMPLE.read_bytes(), timeout=60)
+        assert (found.status_code, found.json()["detail"]["message"]) == (503, "the device is lost")
+        until(lambda: httpx.get(f"{url}/health").json()["status"] == "failed")
+
+    status, err = served(lambda: broken, client)
+    assert status == 2
+    assert err.endswith("error: the device is lost: the device fails known work: RuntimeError: CUDA_ERROR_ECC\n")
+
+
+def test_connections_send_at_once():
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def fails_with(capsys, *arguments: str) -> str:
+    assert main(["serve", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    return err.removeprefix("flide-jax: error: ").strip()
+
+
+def test_says_what_cannot_be_done(capsys, tmp_path):
+    assert fails_with(capsys).startswith("which model?")
+    assert "no such directory" in fails_with(capsys, "--model", "./nothing")
+    assert fails_with(capsys, "--demo", "--keys", str(tmp_path / "none")).endswith("none: No such file or directory")
+    (tmp_path / "keys").write_text("a b c")
+    assert "line 1: must be KEY or NAME KEY" in fails_with(capsys, "--demo", "--keys", str(tmp_path / "keys"))
+    assert "--port: must be a number from 0 to 65535, got '65536'" in fails_with(capsys, "--demo", "--port", "65536")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = fails_with(capsys, "--demo", "--port", str(port))
+        assert found == f"cannot listen on 127.0.0.1:{port}: Address already in use"
