@@ -48,10 +48,10 @@ def main(arguments: list[str] | None = None) -> dict:
         labelled = evaluation.measure_labelled(engine, options.intents, requests=-(-options.requests // 4))
         record |= {"labelled": labelled, "intents": [path.name for path in options.intents]}
     record = records.append(options.results, record | {"minutes": (time.monotonic() - begin) / 60})
-    trained, swapped = (
-        records.newest(records.RESULTS / f"{name}.jsonl") for name in ("train_demo_model", "swap_people")
+    trained, swapped, rivals = (
+        records.newest(records.RESULTS / f"{name}.jsonl") for name in ("train_demo_model", "swap_people", "rivals")
     )
-    options.card.write_text(model_card.text(trained, record, swapped), encoding="utf-8")
+    options.card.write_text(model_card.text(trained, record, swapped, rivals), encoding="utf-8")
     return record
 
 

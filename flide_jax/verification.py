@@ -18,8 +18,8 @@ from pallas_kernels.precision import accumulation_dtype
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 7e-2}
 """The largest difference of a probability that rounding explains, by the engine's dtype.
 
-In float32 and bfloat16 at least ten times the worst of 239 questions to the demo model on a CPU: 7.6e-7 and 6.2e-3. In
-float64, where that worst is 1.3e-15, what exact forking is held to on random models.
+In float32 and bfloat16 at least ten times the worst of 239 questions to a former demo model on a CPU: 7.6e-7 and
+6.2e-3. In float64, where that worst is 1.3e-15, what exact forking is held to on random models.
 """
 
 

@@ -76,6 +76,15 @@ nobody can always be.
 |---|---|---|---|---|
 {who}
 
+- **It keeps apart little else than who is where.** Two people or things of which a text says different things with one
+  verb, as in "Mary took the key. Tom took the book. Who has the key?", are rare in its world, and the figures above
+  hide how it does there. Of {rival_stories} such stories of each kind, with the world's own words and a choice between
+  the two answers (`experiments/rivals.py`; a guess gets half):
+
+| the story says | right | one answer to both questions | its mean probability |
+|---|---|---|---|
+{rivals}
+
 - **It is too sure where the text leaves the answer open.** Of these questions it gets {open_right} right and gives its
   answers a probability of {open_sure} on average; where the text decides, {decided_right} and {decided_sure}. In the
   longest stories it is too sure, too: see the calibration error by length above.
@@ -105,8 +114,8 @@ Nine tenths of their training rows were used, with `_` in the intents' names wri
 the held-out messages below, and their test rows were never read. The texts themselves are not part of the package."""
 
 
-def text(trained: dict, measured: dict, swapped: dict) -> str:
-    """The card for the records of `train_demo_model`, `measure_demo_model` and `swap_people`."""
+def text(trained: dict, measured: dict, swapped: dict, rivals: dict) -> str:
+    """The card for the records of `train_demo_model`, `measure_demo_model`, `swap_people` and `rivals`."""
     run, by_longest = trained["run"], measured["by_longest"]
     world, last = by_longest[str(LONGEST)], by_longest[max(by_longest, key=int)]
     apart, decided, left_open = (
@@ -117,6 +126,11 @@ def text(trained: dict, measured: dict, swapped: dict) -> str:
     shorter = min(apart, key=int)
     return CARD.format(
         parameters=trained["parameters"],
+        rival_stories=rivals["stories"],
+        rivals="\n".join(
+            f"| {relation} | {one['right']:.0%} | {one['same']:.0%} | {one['sure']:.0%} |"
+            for relation, one in rivals["relations"].items()
+        ),
         layers=4 * run["periods"],
         width=run["width"],
         minutes=trained["minutes"],

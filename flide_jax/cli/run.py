@@ -10,7 +10,7 @@ from functools import partial
 
 from flide_jax.cli.arguments import CommandError, check, parser
 from flide_jax.cli.rows import read_groups
-from flide_jax.cli.terminal import OutputError, report, warn, writing
+from flide_jax.cli.terminal import OutputError, note, report, warn, writing
 
 FAILED = 2
 
@@ -96,7 +96,7 @@ def _in_one_line(record: logging.LogRecord) -> bool:
     """Where a GPU cannot be used although jax was installed for one, jax says so with a traceback and goes on."""
     if record.exc_info is None:
         return True
-    warn(f"no GPU is used: {str(record.exc_info[1]).splitlines()[0]}")
+    note(f"no GPU is used: {str(record.exc_info[1]).splitlines()[0]}")
     return False
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import random
 from collections.abc import Iterator
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from experiments import measure_demo_model, records, swap_people, train_demo_model
+from experiments import measure_demo_model, records, rivals, swap_people, train_demo_model
 from experiments.demo_training import evaluation, hugging_face, model_card
 from experiments.demo_training.feed import FeedSettings, batches, difficulties
 from experiments.demo_training.step import LABELS, Trainer, answer_loss, word_loss
@@ -277,13 +278,22 @@ def test_swapped_people_are_asked_about_alike(tmp_path):
 
 
 def test_the_shipped_card_is_the_one_of_the_newest_records():
-    trained, measured, swapped = (
+    newest = [
         records.newest(records.RESULTS / f"{name}.jsonl")
-        for name in ("train_demo_model", "measure_demo_model", "swap_people")
-    )
-    assert (train_demo_model.DEMO / "MODEL_CARD.md").read_text("utf-8") == model_card.text(trained, measured, swapped)
+        for name in ("train_demo_model", "measure_demo_model", "swap_people", "rivals")
+    ]
+    assert (train_demo_model.DEMO / "MODEL_CARD.md").read_text("utf-8") == model_card.text(*newest)
     digest = records.digest(train_demo_model.DEMO / "model.safetensors")
-    assert measured["weights_sha256"] == swapped["weights_sha256"] == digest
+    assert all(record["weights_sha256"] == digest for record in newest[1:])
+    _, measured, swapped, _ = newest
     world = measured["by_longest"][str(LONGEST)]["all"]
     assert world["accuracy"] >= 0.9 and world["expected_calibration_error"] < 0.05
     assert swapped["by_longest"][str(LONGEST)]["told_apart"] > 0.75
+
+
+@pytest.mark.parametrize("relation", rivals.RELATIONS)
+def test_rivals_differ_and_are_asked_about_alike(relation):
+    request, golds = rivals.draw(relation, random.Random(0))
+    first, second = request.questions.values()
+    assert first.options == second.options and set(first.options) == set(golds) and len(set(golds)) == 2
+    assert first.instructions != second.instructions and all(gold in request.state for gold in golds)
