@@ -16,7 +16,7 @@ def append(path: Path, record: dict) -> dict:
     """Append a record with its provenance to a file; returns the whole."""
     record = record | {
         "commit": _git("rev-parse", "HEAD"),
-        "changed": bool(_git("status", "--porcelain")),  # whether files differed from that commit
+        "changed": _changed(),  # whether files differed from that commit; those of the records do not count
         "device": jax.devices()[0].device_kind,
         "versions": {"jax": jax.__version__, "numpy": np.__version__},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -36,6 +36,12 @@ def newest(path: Path) -> dict:
 def digest(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal: which weights a record is about."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _changed() -> bool | None:
+    """None where git does not say."""
+    differs = _git("status", "--porcelain", "--", ":/", f":(exclude,top)experiments/{RESULTS.name}")
+    return None if differs is None else differs != ""
 
 
 def _git(*arguments: str) -> str | None:

@@ -54,7 +54,8 @@ def run(
 
 
 def _call(name: str, table: Mapping[str, Callable[..., Any]], *args: Any, **options: Any) -> Any:
-    if name == "pallas" and not any(model in (kind := device_kind()) for model in HOPPER):
+    kind = device_kind()
+    if name == "pallas" and not any(model in kind for model in HOPPER):
         raise NotImplementedError(f"the pallas kernels are for {', '.join(HOPPER)}, not for {kind}")
     return table[name](*args, **options)
 

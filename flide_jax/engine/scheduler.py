@@ -246,7 +246,7 @@ class Scheduler:
     def _may_stage(self) -> bool:
         """A round is staged behind another when waiting longer would not make it larger, or when the other is about to
         end; any earlier would shut out who comes meanwhile."""
-        if not self._config.ahead or not len(self._waiting):
+        if not self._config.ahead or not self._waiting.short_turn(self._times.bound()):
             return False
         if self._waiting.fills(self._times.bound()):
             return True
@@ -255,7 +255,9 @@ class Scheduler:
 
     def _seconds_to_stage(self) -> float | None:
         """Seconds until the round in flight has run for three quarters of what is usual. None: that is not known."""
-        if not self._config.ahead or len(self._in_flight) != 1 or not len(self._waiting):
+        if not self._config.ahead or len(self._in_flight) != 1:
+            return None
+        if not self._waiting.short_turn(self._times.bound()):
             return None
         usual = self._times.estimate(self._in_flight[0].capacity_tokens)
         if usual is None:

@@ -8,7 +8,8 @@ from flide_jax.engine.ablation import Logits
 from flide_jax.layout import Capacity, Demand
 from flide_jax.prompts.plan import Plan
 
-# A long request starts at the latest when bounded rounds have run this many times its own tokens since it came.
+# A long request starts at the latest when bounded rounds have run this many times its own tokens since it came, or
+# since the last long one started.
 PATIENCE = 4
 
 
@@ -91,6 +92,11 @@ class Waiting:
             self.remove(job)
         self._bounded_tokens += sum(job.demand.tokens for job in members)
         return members
+
+    def short_turn(self, bound: Capacity) -> bool:
+        """Whether a short job waits, and no long one was passed over for long enough."""
+        waits = any(bound.fits(job.demand) for queue in self._queues.values() for job in queue)
+        return waits and self._long_turn(bound) is None
 
     def fills(self, bound: Capacity) -> bool:
         """Whether the short jobs that wait are more than one bounded round holds."""

@@ -70,14 +70,21 @@ class Share:
         self._room = room
         self._requests = 0
         self._size = 0
+        self._closed = False
+        self._lock = threading.Lock()
 
     def take(self, *, requests: int = 0, size: int = 0) -> None:
         """Hold more."""
-        self._room._change(requests, size)
-        self._requests += requests
-        self._size += size
+        with self._lock:
+            if self._closed:
+                return  # Who asked has left; a thread may still be unpacking what was sent.
+            self._room._change(requests, size)
+            self._requests += requests
+            self._size += size
 
     def give_back(self) -> None:
         """Hold nothing any more."""
-        self._room._change(-self._requests, -self._size)
-        self._requests = self._size = 0
+        with self._lock:
+            self._closed = True
+            self._room._change(-self._requests, -self._size)
+            self._requests = self._size = 0

@@ -150,7 +150,7 @@ def _without_broken_values(
 
 
 def _padded(x: Float[Array, "N heads D"], rows: int) -> Float[Array, "rows heads D"]:
-    """No copy for the shapes of an engine, whose capacities are multiples of all tiles."""
+    """No copy for the rows of a stream at the released sizes; of read rows there may be one."""
     return jnp.pad(x, ((0, rows - x.shape[0]), (0, 0), (0, 0)))
 
 

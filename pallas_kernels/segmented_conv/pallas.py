@@ -41,7 +41,7 @@ def segmented_conv(
     """See `api.segmented_conv`. Rows of unused chunks are not written.
 
     Raises:
-        NotImplementedError: not bfloat16, or heads that are not 128 wide.
+        NotImplementedError: not bfloat16, heads that are not 128 wide, more than 9 taps, or fewer rows than a chunk.
     """
     rows, channels = mixed.shape[0], weights.taps.shape[1]
     value_heads, earlier = write_logit.shape[1], predecessors.shape[1]

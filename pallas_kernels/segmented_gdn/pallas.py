@@ -18,12 +18,12 @@ from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 from pallas_kernels.segmented_gdn.pallas_scan import GOES_ON, LAST, RELEASE, RELOAD, SLICE, scan
 from pallas_kernels.segmented_gdn.pallas_solve import BLOCKS_PER_MULTIPROCESSOR, solve
 
-# Launches of the scan. A segment of a later level (it starts from a slot that a segment of level LEVELS - 1 writes)
-# would run too early: the layout that makes deeper segments has to raise this number.
-LEVELS = 2
 # Warpgroups of a block that scan, by level. Few long states: one, it has the block's memory and tensor core alone.
 # Many short questions: two that share what the block loads.
 SLICES = (1, 2)
+# Launches of the scan. A segment of a later level (it starts from a slot that a segment of the last level writes) would
+# not run at all: a layout that makes deeper segments has to add an entry to SLICES.
+LEVELS = len(SLICES)
 
 
 @functools.partial(jax.jit, static_argnames=("scale", "interpret"))  # lowered once for all layers
@@ -43,6 +43,8 @@ def segmented_gdn(
 
     `interpret` simulates the kernels on a CPU. The slots are updated in place where XLA can give `states` away, else
     XLA copies them once: a caller that reads no slot which it does not write may pass uninitialised ones (`lax.empty`).
+
+    Segments of a third level are left unwritten: `SLICES` has one entry for each level that there is.
 
     Raises NotImplementedError: operands other than bfloat16, gates or states other than float32, head dimensions other
     than 128.

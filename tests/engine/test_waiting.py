@@ -67,6 +67,22 @@ def test_a_long_one_is_passed_over_for_a_while_only():
     assert PATIENCE * 300 <= passed < PATIENCE * 300 + 250
 
 
+def test_short_ones_lose_their_turn_to_a_long_one_that_was_passed_over():
+    """So that nothing is staged ahead of it while a round is in flight."""
+    waiting = Waiting()
+    long = job(300)
+    waiting.add(long)
+    assert not waiting.short_turn(BOUND), "only a long one waits"
+    passed = 0
+    while passed < PATIENCE * 300:
+        waiting.add(job(250))
+        assert waiting.short_turn(BOUND)
+        passed += sum(one.demand.tokens for one in waiting.take_short(BOUND))
+    waiting.add(job(250))
+    assert not waiting.short_turn(BOUND)
+    assert waiting.take(BOUND) == [long]
+
+
 def test_namespaces_take_turns_by_tokens():
     waiting = Waiting()
     for _ in range(20):
