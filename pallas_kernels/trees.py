@@ -103,6 +103,12 @@ def segments(requests: Sequence[Request], rows: int, *, chunks: int | None = Non
     )
 
 
+def segments_of_capacity(requests: Sequence[Request]) -> Segments:
+    """With a quarter more chunks and some segments that are not used, as in a capacity."""
+    used = sum(-(-piece.length // CHUNK_ROWS) for piece in pieces(requests))
+    return segments(requests, stream_rows(requests), chunks=used + used // 4 + 1, spare=3)
+
+
 # The shapes of the paper's workloads: one request each, its state and its questions in tokens.
 WORKLOADS = {
     "race-one": [Request(250, [75])],

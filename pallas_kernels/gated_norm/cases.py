@@ -30,9 +30,8 @@ class Case:
         return trees.stream_rows(self.requests)
 
     def segments(self) -> Segments:
-        """With a quarter more chunks and some segments that are not used, as in a capacity."""
-        used = sum(-(-piece.length // CHUNK_ROWS) for piece in trees.pieces(self.requests))
-        return trees.segments(self.requests, self.rows, chunks=used + used // 4 + 1, spare=3)
+        """As in a capacity: not all of it is used."""
+        return trees.segments_of_capacity(self.requests)
 
     def operands(self, key: jax.Array, dtype: DTypeLike = jnp.bfloat16) -> tuple[jax.Array, ...]:
         """out, projected (with some columns behind the gates) and weight."""

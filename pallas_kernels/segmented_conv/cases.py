@@ -36,9 +36,8 @@ class Case:
         return HEAD_DIM * (2 * self.key_heads + self.value_heads)
 
     def segments(self) -> Segments:
-        """With a quarter more chunks and some segments that are not used, as in a capacity."""
-        used = sum(-(-piece.length // 64) for piece in trees.pieces(self.requests))
-        return trees.segments(self.requests, self.rows, chunks=used + used // 4 + 1, spare=3)
+        """As in a capacity: not all of it is used."""
+        return trees.segments_of_capacity(self.requests)
 
     def operands(self, key: jax.Array, dtype: DTypeLike = jnp.bfloat16) -> tuple[Any, ...]:
         """mixed (wider than the channels, as a projection's output is), write_logit, decay_input and the weights."""

@@ -33,9 +33,8 @@ class Case:
         return sum(-(-piece.length // CHUNK_ROWS) for piece in trees.pieces(self.requests))
 
     def segments(self) -> Segments:
-        """With a quarter more chunks and some segments that are not used, as in a capacity."""
-        used = self.used_chunks
-        return trees.segments(self.requests, trees.stream_rows(self.requests), chunks=used + used // 4 + 1, spare=3)
+        """As in a capacity: not all of it is used."""
+        return trees.segments_of_capacity(self.requests)
 
     def operands(self, key: jax.Array, dtype: DTypeLike = jnp.bfloat16) -> tuple[jax.Array, ...]:
         """query, key, value, log_decay and write_strength in chunk rows, zero in padding; related keys, slow decays."""

@@ -17,8 +17,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Int32
 
+from pallas_kernels.mosaic import SWIZZLED
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
-from pallas_kernels.segmented_gdn.pallas_solve import TILE, products, zeros
+from pallas_kernels.segmented_gdn.pallas_solve import products, zeros
 
 SLICE = 64  # value dimensions of one warpgroup
 STAGES = 2  # chunks in the ring
@@ -240,7 +241,7 @@ def scan(
             lax.fori_loop(jnp.maximum(end - STAGES, begin), end, last_slots, None)
 
     def tile(*shape: int) -> Any:
-        return plgpu.SMEM(shape, jnp.bfloat16, transforms=TILE)
+        return plgpu.SMEM(shape, jnp.bfloat16, transforms=SWIZZLED)
 
     plgpu.kernel(
         kernel,

@@ -22,14 +22,13 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm, nvvm
 from jaxtyping import Array, Float, Int32
 
+from pallas_kernels.mosaic import SWIZZLED
 from pallas_kernels.segmented_gdn.pallas_inverse import inverse, inverse_buffers
 
 # Each warpgroup takes its own items. Two blocks of one warpgroup fit a multiprocessor without a spill. On an H200 one
 # block of three warpgroups is as fast (55 and 56 us for 4,096 items), one of two is slower (63 us).
 WARPGROUPS = 1
 BLOCKS_PER_MULTIPROCESSOR = 2
-# What TMA and wgmma ask of 16-bit operands.
-TILE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
 
 _MATRIX = plgpu.Layout.WGMMA
 _BY_ROW, _BY_COLUMN = _MATRIX.reduce(1), _MATRIX.reduce(0)
@@ -203,7 +202,7 @@ def solve(
         plgpu.wait_smem_to_gmem(0)
 
     def tile(*shape: int) -> Any:
-        return plgpu.SMEM((WARPGROUPS, *shape), jnp.bfloat16, transforms=TILE)
+        return plgpu.SMEM((WARPGROUPS, *shape), jnp.bfloat16, transforms=SWIZZLED)
 
     matrix = jax.ShapeDtypeStruct((value_heads, chunks, rows, rows), jnp.bfloat16)
     return plgpu.kernel(
