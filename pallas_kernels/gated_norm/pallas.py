@@ -46,10 +46,11 @@ def gated_norm(
             f"gated_norm by pallas is for all rows, {CHUNK_ROWS} or more, and heads of {HEAD_DIM}, the gates' too"
         )
     begin, length = jnp.asarray(segments.chunk_begin), jnp.asarray(segments.chunk_length)
-    used = jnp.sum((length > 0).astype(jnp.int32), dtype=jnp.int32)[None]
     call = _kernel(projected.shape[0], out.shape[1], gate_begin // HEAD_DIM, epsilon)
     with interpreted(interpret):
-        return call(used, jnp.stack([begin, length], axis=1), out, projected, weight.astype(jnp.float32))
+        return call(
+            segments.used_chunks(), jnp.stack([begin, length], axis=1), out, projected, weight.astype(jnp.float32)
+        )
 
 
 def _kernel(rows: int, heads: int, gate_head: int, epsilon: float) -> Any:

@@ -56,10 +56,9 @@ def segmented_conv(
     begin, length = jnp.asarray(segments.chunk_begin), jnp.asarray(segments.chunk_length)
     before = predecessors[begin]
     table = jnp.concatenate([begin[:, None], length[:, None], before], axis=1)
-    used = jnp.sum((length > 0).astype(jnp.int32), dtype=jnp.int32)[None]
     call = _kernel(begin.shape[0], key_heads, value_heads, earlier)
     with interpreted(interpret):
-        query, key, value = call(used, table, mixed, weights.taps.astype(jnp.float32))
+        query, key, value = call(segments.used_chunks(), table, mixed, weights.taps.astype(jnp.float32))
     log_decay, write_strength = gates(write_logit, decay_input, weights, segments)
     return ConvOutput(query, key, value, log_decay, write_strength)
 

@@ -52,6 +52,10 @@ class Segments:
     chunk_row: Int32[jax.Array | np.ndarray, " T"]
     slots: int = dataclasses.field(metadata={"static": True})
 
+    def used_chunks(self) -> Int32[Array, "1"]:
+        """How many entries of the chunk list are used: the first ones. For kernels, which read it from memory."""
+        return jnp.sum(jnp.asarray(self.chunk_length) > 0, dtype=jnp.int32)[None]
+
     def stream_rows(self) -> Int32[Array, " chunk_rows"]:
         """The stream row that each chunk row holds, -1 for padding; int32 [CHUNK_ROWS * C]."""
         offset = jnp.arange(CHUNK_ROWS, dtype=jnp.int32)[None]

@@ -59,13 +59,12 @@ def segmented_gdn(
 
     schedule, runs = _schedule(segments, value_heads, value.shape[2], blocks)
     with interpreted(interpret):
-        used_chunks = jnp.sum(segments.chunk_length > 0, dtype=jnp.int32)[None]
         solved = solve(
             query,
             key,
             by_head(log_decay),
             by_head(write_strength),
-            used_chunks,
+            segments.used_chunks(),
             scale=scale,
             blocks=blocks * BLOCKS_PER_MULTIPROCESSOR,
             interpret=interpret,
