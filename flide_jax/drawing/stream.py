@@ -8,9 +8,8 @@ from rich.text import Text
 
 from flide_jax.array_types import IntVector
 from flide_jax.drawing.text import one_line, plain_table
-from flide_jax.layout import Capacity, Stream
-from flide_jax.layout.ranges import key_spans
-from flide_jax.layout.segments import chunks_of, segments
+from flide_jax.layout import Capacity, MetadataLayout, Stream
+from flide_jax.layout.pieces import chunks_of
 
 LEGEND = (
     "[a, b): rows a to b - 1; [a, row]: up to the row itself. A row sees its state keys and its own keys. "
@@ -28,10 +27,11 @@ def draw_stream(stream: Stream, capacity: Capacity, names: Sequence[str]) -> Tab
         capacity: what it runs in; its last rows are padding.
         names: of each branch, in the order of the stream.
     """
-    spans = {name: np.asarray(column) for name, column in vars(key_spans(stream)).items()}
-    found = segments(stream)
-    chunks = np.bincount(found.chunk_segment, minlength=stream.piece_begin.size)
-    reads = _reads_of_pieces(stream)
+    layout = MetadataLayout(capacity, conv_taps=1)
+    metadata = layout.unpack(layout.pack(stream))
+    spans = {name: np.asarray(column) for name, column in vars(metadata.spans).items()}
+    initial, final = np.asarray(metadata.segments.initial_slot), np.asarray(metadata.segments.final_slot)
+    chunks, reads = chunks_of(stream.piece_length), _reads_of_pieces(stream)
     table = plain_table(
         "rows", "tokens", "request", "branch", "state keys", "own keys", "slot", "chunks", "reads",
         right=("tokens", "request", "chunks"), names=("branch", "reads"),
@@ -49,7 +49,7 @@ def draw_stream(stream: Stream, capacity: Capacity, names: Sequence[str]) -> Tab
             Text("state") if is_state else one_line(names[piece - stream.requests], limit=24),
             _span(spans["state_begin"], spans["state_end"], rows),
             _span(spans["own_begin"], spans["own_end"], rows),
-            _slot(int(found.initial_slot[piece]), int(found.final_slot[piece])),
+            _slot(int(initial[piece]), int(final[piece])),
             str(chunks[piece]),
             reads[piece],
             style="bold" if is_state else None,

@@ -1,6 +1,6 @@
-"""From plans to the arrays of one round: numpy only, no loop over tokens or branches.
+"""From plans to the arrays of one round: no loop over tokens or branches.
 
-Reading order: `stream` (Eq. 2), `ranges` (Eq. 3), `segments` (Eq. 4), `capacity`, `metadata`, `rounds`.
+Reading order: `stream` (Eq. 2), `pieces`, `ranges` (Eq. 3), `segments` (Eq. 4), `capacity`, `metadata`, `rounds`.
 """
 
 from flide_jax.layout.capacity import Capacity, Demand, Ladder

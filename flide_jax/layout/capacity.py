@@ -1,11 +1,10 @@
 """Capacities: the sizes an executable is compiled for, and the ladder from which the smallest that fits is taken."""
 
+import bisect
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
-
-from flide_jax.layout.segments import chunks_of
+from flide_jax.layout.pieces import chunks_of
 from flide_jax.layout.stream import Stream
 from flide_jax.prompts.plan import Plan
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
@@ -29,7 +28,7 @@ class Demand:
             requests=1,
             branches=int(plan.branch_lengths.size),
             reads=int(plan.read_branches.size),
-            chunks=int(chunks_of(np.append(plan.branch_lengths, np.int32(plan.state.size))).sum()),
+            chunks=int(chunks_of(plan.branch_lengths).sum()) + chunks_of(plan.state.size),
         )
 
     @classmethod
@@ -39,12 +38,19 @@ class Demand:
             tokens=stream.tokens.size,
             requests=stream.requests,
             branches=stream.piece_length.size - stream.requests,
-            reads=stream.read_rows.size,
+            reads=stream.read_piece.size,
             chunks=int(chunks_of(stream.piece_length).sum()),
         )
 
     def __add__(self, other: "Demand") -> "Demand":
-        return Demand(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+        # One by one: this runs for every request that waits, and `dataclasses.astuple` copies deeply.
+        return Demand(
+            tokens=self.tokens + other.tokens,
+            requests=self.requests + other.requests,
+            branches=self.branches + other.branches,
+            reads=self.reads + other.reads,
+            chunks=self.chunks + other.chunks,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +127,8 @@ class Ladder:
 
     def smallest_for(self, demand: Demand) -> Capacity:
         """The smallest capacity that fits; for a demand over the largest, one of its own, rounded up."""
-        for capacity in self.capacities:
+        first = bisect.bisect_left(self.capacities, demand.tokens, key=lambda capacity: capacity.tokens)
+        for capacity in self.capacities[first:]:
             if capacity.fits(demand):
                 return capacity
         rung = Capacity.of_tokens(max(self.largest.tokens, _round_up(demand.tokens, OVERSIZE_STEP)))

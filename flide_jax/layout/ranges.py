@@ -1,38 +1,51 @@
 """What each row of a stream may look at: key spans (paper Eq. 3) and convolution predecessors."""
 
-import numpy as np
+import jax.numpy as jnp
+from jaxtyping import Array, Int32
 
 from flide_jax.array_types import Predecessors
-from flide_jax.layout.stream import Stream
+from flide_jax.layout.pieces import Pieces, Places
 from pallas_kernels.fork_attention.metadata import KeySpans
 
 
-def key_spans(stream: Stream) -> KeySpans:
-    """A state row sees its state up to itself; a branch row its whole state, and its branch up to itself."""
-    piece, parent = stream.token_piece, stream.piece_parent[stream.token_piece]
-    is_state = parent < 0
-    begin = stream.piece_begin[piece]
-    after = np.arange(piece.size, dtype=np.int32) + 1
-    state_end = stream.piece_begin[parent] + stream.piece_length[parent]
+def key_spans(pieces: Pieces, rows: Places) -> KeySpans:
+    """A state row sees its state up to itself; a branch row its whole state, and its branch up to itself.
+
+    Padding rows see nothing.
+    """
+    parent, begin, length = jnp.asarray(pieces.parent), pieces.begin, jnp.asarray(pieces.length)
+    own = begin[rows.piece]
+    state = jnp.maximum(parent[rows.piece], 0)
+    is_branch = parent[rows.piece] >= 0
+    after = own + rows.offset + 1
+    none = jnp.zeros_like(own)
+
+    def column(of_branch: Array, of_state: Array) -> Array:
+        return jnp.where(rows.used, jnp.where(is_branch, of_branch, of_state), 0)
+
     return KeySpans(
-        state_begin=np.where(is_state, begin, stream.piece_begin[parent]).astype(np.int32),
-        state_end=np.where(is_state, after, state_end).astype(np.int32),
-        own_begin=np.where(is_state, 0, begin).astype(np.int32),
-        own_end=np.where(is_state, 0, after).astype(np.int32),
+        state_begin=column(begin[state], own),
+        state_end=column(begin[state] + length[state], after),
+        own_begin=column(own, none),
+        own_end=column(after, none),
     )
 
 
-def predecessors(stream: Stream, *, taps: int) -> Predecessors:
+def predecessors(
+    pieces: Pieces, rows: Places, *, taps: int, window_end: Int32[Array, " R"] | None = None
+) -> Predecessors:
     """int32 [T, taps - 1]: the rows that stand taps - 1, .., 1 tokens before each row in its own text, or -1.
 
-    Before the first row of a branch come the last rows of its state.
+    Before the first row of a branch come the last rows of its state; before that of a state those of its window, whose
+    last row is row `window_end` - 1 (0: there is none, and -1 stands there).
     """
-    distance = np.arange(taps - 1, 0, -1, dtype=np.int32)
-    rows = np.arange(stream.tokens.size, dtype=np.int32)[:, None] - distance
-    # Only the first rows of a piece have predecessors outside it: they are few, the rows are many.
-    piece, offset = np.nonzero(np.arange(taps - 1) < stream.piece_length[:, None])
-    heads, before = stream.piece_begin[piece] + offset, offset[:, None] - distance
-    in_parent = stream.parent_length[piece, None] + before
-    outside = np.where(in_parent >= 0, stream.piece_begin[stream.piece_parent[piece], None] + in_parent, -1)
-    rows[heads] = np.where(before >= 0, rows[heads], outside)
-    return rows
+    begin = pieces.begin
+    parent, parent_length = jnp.asarray(pieces.parent)[rows.piece], pieces.parent_length[rows.piece]
+    before = rows.offset[:, None] - jnp.arange(taps - 1, 0, -1, dtype=jnp.int32)[None]
+    in_state = parent_length[:, None] + before
+    outside = jnp.where(in_state >= 0, begin[jnp.maximum(parent, 0)][:, None] + in_state, -1)
+    if window_end is not None:
+        behind = window_end[jnp.minimum(pieces.request[rows.piece], window_end.shape[0] - 1)][:, None]
+        outside = jnp.where((in_state < 0) & (behind > 0), behind + in_state, outside)
+    inside = begin[rows.piece][:, None] + before
+    return jnp.where(rows.used[:, None], jnp.where(before >= 0, inside, outside), -1)

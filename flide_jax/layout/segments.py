@@ -1,36 +1,25 @@
 """Segments and chunks of a stream: which rows carry a recurrent state, and from where (paper Eq. 4)."""
 
-import numpy as np
+import jax.numpy as jnp
 
-from flide_jax.array_types import IntVector
-from flide_jax.layout.stream import Stream, exclusive_sum
+from flide_jax.layout.pieces import Pieces, Places
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
 
-def segments(stream: Stream) -> Segments:
+def segments(pieces: Pieces, rows: Places, chunks: Places, *, slots: int) -> Segments:
     """One segment for each piece, states first. Request r leaves its state in slot r, where its branches start."""
-    length, begin = stream.piece_length, stream.piece_begin
-    is_state = stream.piece_parent < 0
-    initial_slot = np.where(is_state, -1, stream.piece_request)
-    final_slot = np.where(is_state, stream.piece_request, -1)
-
-    chunks = chunks_of(length)
-    first_chunk = exclusive_sum(chunks)
-    chunk_segment = np.repeat(np.arange(length.size, dtype=np.int32), chunks)
-    skipped = CHUNK_ROWS * (np.arange(chunk_segment.size, dtype=np.int32) - first_chunk[chunk_segment])
+    parent, length, begin, first_chunk = jnp.asarray(pieces.parent), pieces.length, pieces.begin, pieces.first_chunk
+    number = jnp.arange(parent.shape[0], dtype=jnp.int32)
+    unused = jnp.asarray(length) == 0
+    skipped = CHUNK_ROWS * chunks.offset
     return Segments(
         first_chunk=first_chunk,
         length=length,
-        initial_slot=initial_slot.astype(np.int32),
-        final_slot=final_slot.astype(np.int32),
-        chunk_segment=chunk_segment,
-        chunk_begin=(begin[chunk_segment] + skipped).astype(np.int32),
-        chunk_length=np.minimum(CHUNK_ROWS, length[chunk_segment] - skipped).astype(np.int32),
-        chunk_row=(CHUNK_ROWS * first_chunk[stream.token_piece] + stream.token_offset).astype(np.int32),
-        slots=stream.requests,
+        initial_slot=jnp.where(unused, -1, parent),
+        final_slot=jnp.where(unused | (parent >= 0), -1, number),
+        chunk_segment=jnp.where(chunks.used, chunks.piece, 0),
+        chunk_begin=jnp.where(chunks.used, begin[chunks.piece] + skipped, 0),
+        chunk_length=jnp.where(chunks.used, jnp.minimum(CHUNK_ROWS, jnp.asarray(length)[chunks.piece] - skipped), 0),
+        chunk_row=jnp.where(rows.used, CHUNK_ROWS * first_chunk[rows.piece] + rows.offset, 0),
+        slots=slots,
     )
-
-
-def chunks_of(length: IntVector) -> IntVector:
-    """How many chunks a segment of each length is cut into."""
-    return (-(-length // CHUNK_ROWS)).astype(np.int32)

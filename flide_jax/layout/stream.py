@@ -1,7 +1,8 @@
 """The stream of a round (paper Eq. 2): all states, then all branches, request by request."""
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Int32
@@ -21,32 +22,43 @@ class Stream:
         token_piece     0  0  0  1  1  2  2  3  4  4
         token_index     0  1  2  0  1  3  4  3  2  3
 
-        piece_request   0  1  0  0  1          piece_parent   -1 -1  0  0  1
-        piece_begin     0  3  5  7  8          piece_length    3  2  2  1  2
+        piece_parent   -1 -1  0  0  1          piece_request   0  1  0  0  1
+        piece_length    3  2  2  1  2          piece_begin     0  3  5  7  8
 
     Attributes:
         tokens: token ids, row by row.
-        token_piece: the piece of each row.
-        piece_request: request of each piece.
         piece_parent: the state piece that a branch continues, -1 for a state.
-        piece_begin, piece_length: rows of each piece.
-        read_rows: rows whose logits are wanted, request by request.
+        piece_length: rows of each piece.
+        read_piece, read_offset: the rows whose logits are wanted, request by request: each a row of a piece.
         reads_per_request: how many of them belong to each request.
     """
 
     tokens: Int32[np.ndarray, " T"]
-    token_piece: Int32[np.ndarray, " T"]
-    piece_request: Int32[np.ndarray, " G"]
     piece_parent: Int32[np.ndarray, " G"]
-    piece_begin: Int32[np.ndarray, " G"]
     piece_length: Int32[np.ndarray, " G"]
-    read_rows: Int32[np.ndarray, " reads"]
+    read_piece: Int32[np.ndarray, " reads"]
+    read_offset: Int32[np.ndarray, " reads"]
     reads_per_request: Int32[np.ndarray, " R"]
 
     @property
     def requests(self) -> int:
         """R, the number of requests and of state pieces."""
         return self.reads_per_request.size
+
+    @property
+    def piece_request(self) -> IntVector:
+        """The request of each piece."""
+        return np.where(self.piece_parent < 0, np.arange(self.piece_parent.size, dtype=np.int32), self.piece_parent)
+
+    @property
+    def piece_begin(self) -> IntVector:
+        """First row of each piece."""
+        return (np.cumsum(self.piece_length) - self.piece_length).astype(np.int32)
+
+    @property
+    def token_piece(self) -> IntVector:
+        """The piece of each row."""
+        return np.repeat(np.arange(self.piece_length.size, dtype=np.int32), self.piece_length)
 
     @property
     def token_offset(self) -> IntVector:
@@ -63,44 +75,34 @@ class Stream:
         """Rows of the state that each piece continues; 0 for a state."""
         return np.where(self.piece_parent < 0, 0, self.piece_length[self.piece_parent]).astype(np.int32)
 
+    @property
+    def read_rows(self) -> IntVector:
+        """The rows whose logits are wanted."""
+        return self.piece_begin[self.read_piece] + self.read_offset
+
 
 def lay_out(plans: Sequence[Plan]) -> Stream:
     """Lay the plans of one round out as a stream. The loops run over requests only."""
     requests = len(plans)
-    state_length = _counts([plan.state.size for plan in plans])
-    branch_count = _counts([plan.branch_lengths.size for plan in plans])
-    branch_request = np.repeat(np.arange(requests, dtype=np.int32), branch_count)
-
-    piece_request = np.concatenate([np.arange(requests, dtype=np.int32), branch_request])
-    piece_parent = np.concatenate([np.full(requests, -1, np.int32), branch_request])
-    piece_length = np.concatenate([state_length, *(plan.branch_lengths for plan in plans)])
-    piece_begin = exclusive_sum(piece_length)
-    token_piece = np.repeat(np.arange(piece_length.size, dtype=np.int32), piece_length)
-
-    # A read names a branch of its own request, or -1 for the state.
-    reads_per_request = _counts([plan.read_branches.size for plan in plans])
-    read_request = np.repeat(np.arange(requests, dtype=np.int32), reads_per_request)
-    read_branch = np.concatenate([plan.read_branches for plan in plans])
-    first_branch = requests + exclusive_sum(branch_count)
-    read_piece = np.where(read_branch < 0, read_request, first_branch[read_request] + read_branch)
-    read_offset = np.concatenate([plan.read_offsets for plan in plans])
-
+    branches = [plan.branch_lengths.size for plan in plans]
+    first_branch = itertools.accumulate(branches, initial=requests)
+    parent = np.full(requests + sum(branches), -1, np.int32)
+    parent[requests:] = np.repeat(np.arange(requests, dtype=np.int32), branches)
     return Stream(
         tokens=np.concatenate([*(plan.state for plan in plans), *(plan.branches for plan in plans)]),
-        token_piece=token_piece,
-        piece_request=piece_request,
-        piece_parent=piece_parent,
-        piece_begin=piece_begin,
-        piece_length=piece_length,
-        read_rows=(piece_begin[read_piece] + read_offset).astype(np.int32),
-        reads_per_request=reads_per_request,
+        piece_parent=parent,
+        piece_length=np.concatenate([_counts(plan.state.size for plan in plans), *(p.branch_lengths for p in plans)]),
+        # A read names a branch of its own request, or -1 for the state.
+        read_piece=np.concatenate(
+            [
+                np.where(plan.read_branches < 0, np.int32(request), plan.read_branches + np.int32(first))
+                for request, (plan, first) in enumerate(zip(plans, first_branch, strict=False))
+            ]
+        ),
+        read_offset=np.concatenate([plan.read_offsets for plan in plans]),
+        reads_per_request=_counts(plan.read_branches.size for plan in plans),
     )
 
 
-def exclusive_sum(counts: IntVector) -> IntVector:
-    """[a, b, c] -> [0, a, a + b]."""
-    return (np.cumsum(counts) - counts).astype(np.int32)
-
-
-def _counts(sizes: list[int]) -> IntVector:
-    return np.array(sizes, dtype=np.int32)
+def _counts(sizes: Iterable[int]) -> IntVector:
+    return np.fromiter(sizes, np.int32)

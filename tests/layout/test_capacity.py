@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +13,9 @@ from flide_jax.layout.capacity import RUNGS
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 from tests.trees import plan_of, trees
 
+# Any round of `trees` fits.
+LAYOUT = MetadataLayout(Capacity(tokens=1_100, requests=5, branches=260, reads=300, chunks=290), conv_taps=4)
+unpack = jax.jit(LAYOUT.unpack)
 COUNTS = st.integers(0, 20_000)
 
 
@@ -63,7 +67,7 @@ def test_chunks_bound_what_fits(plans):
     assert layout.capacity.fits(demand) and layout.pack(stream).size == layout.size
     short = Capacity(**sizes | {"chunks": demand.chunks - 1})  # a state and a branch have a chunk each
     assert not short.fits(demand)
-    with pytest.raises(ValueError, match="chunk_segment of shape .* does not fit"):
+    with pytest.raises(ValueError, match=r"a round of .* does not fit into Capacity\("):
         MetadataLayout(short, conv_taps=4).pack(stream)
     del sizes["chunks"]
     assert Capacity(**sizes).fits(demand)
@@ -95,10 +99,9 @@ def test_rounds_keep_the_order_and_the_limit(tokens):
 @given(trees())
 def test_metadata_survives_the_buffer(plans):
     stream = lay_out(plans)
-    layout = MetadataLayout(Capacity.of_tokens(1_024 * 3), conv_taps=4)
-    buffer = layout.pack(stream)
-    assert buffer.dtype == np.int32 and buffer.size == layout.size
-    metadata, rows = layout.unpack(buffer), stream.tokens.size
+    buffer = LAYOUT.pack(stream)
+    assert buffer.dtype == np.int32 and buffer.size == LAYOUT.size
+    metadata, rows = unpack(buffer), stream.tokens.size
     np.testing.assert_array_equal(metadata.tokens[:rows], stream.tokens)
     np.testing.assert_array_equal(metadata.rotary_positions[:, :rows], np.tile(stream.token_index, (3, 1)))
     np.testing.assert_array_equal(metadata.read_rows[: stream.read_rows.size], stream.read_rows)
@@ -110,5 +113,5 @@ def test_metadata_survives_the_buffer(plans):
 
 def test_a_round_over_the_capacity_is_refused():
     stream = lay_out([plan_of(100, [40], np.random.default_rng(0))])
-    with pytest.raises(ValueError, match=r"tokens of shape \(140,\) does not fit"):
+    with pytest.raises(ValueError, match=r"a round of Demand\(tokens=140, .* does not fit into Capacity\(tokens=128"):
         MetadataLayout(Capacity.of_tokens(128), 4).pack(stream)

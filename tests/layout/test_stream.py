@@ -2,15 +2,35 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 from hypothesis import given
 
-from flide_jax.layout import Capacity, MetadataLayout
-from flide_jax.layout.ranges import key_spans, predecessors
-from flide_jax.layout.segments import segments
-from flide_jax.layout.stream import lay_out
+from flide_jax.layout import Capacity, Demand, MetadataLayout, RoundMetadata, Stream, lay_out
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 from tests.trees import plan_of, trees
+
+# Any round of `trees` fits, and no two sizes are equal.
+LAYOUT = MetadataLayout(Capacity(tokens=1_100, requests=5, branches=260, reads=300, chunks=290), conv_taps=4)
+unpack = jax.jit(LAYOUT.unpack)
+
+
+def padded_metadata(stream: Stream) -> RoundMetadata:
+    """As numpy arrays."""
+    return jax.tree.map(np.asarray, unpack(LAYOUT.pack(stream)))
+
+
+def metadata_of(stream: Stream) -> RoundMetadata:
+    """The same without the padding."""
+    padded = padded_metadata(stream)
+    used = {
+        LAYOUT.capacity.tokens: stream.tokens.size,
+        LAYOUT.capacity.segments: stream.piece_length.size,
+        LAYOUT.capacity.chunks: Demand.of_stream(stream).chunks,
+        LAYOUT.capacity.reads: stream.read_piece.size,
+    }
+    assert len(used) == 4, "lengths tell what an array is of"
+    return jax.tree.map(lambda x: x[tuple(slice(used.get(size)) for size in x.shape)], padded)
 
 
 def rows_of_texts(plans) -> list[list[list[int]]]:
@@ -43,7 +63,7 @@ def test_every_text_stands_in_the_stream(plans):
 @given(trees())
 def test_spans_show_each_row_its_own_text_so_far(plans):
     stream = lay_out(plans)
-    spans = key_spans(stream)
+    spans = metadata_of(stream).spans
     for texts in rows_of_texts(plans):
         for rows in texts:
             for t, row in enumerate(rows):
@@ -55,7 +75,7 @@ def test_spans_show_each_row_its_own_text_so_far(plans):
 @given(trees())
 def test_predecessors_are_the_rows_before_in_the_text(plans):
     stream = lay_out(plans)
-    found = predecessors(stream, taps=4)
+    found = metadata_of(stream).predecessors
     for texts in rows_of_texts(plans):
         for rows in texts:
             behind = [-1, -1, -1, *rows]
@@ -66,7 +86,7 @@ def test_predecessors_are_the_rows_before_in_the_text(plans):
 @given(trees())
 def test_segments_scan_each_text_once_from_its_state(plans):
     stream = lay_out(plans)
-    found = segments(stream)
+    found = metadata_of(stream).segments
     written: dict[int, list[int]] = {}
     scanned = []
     for s in range(found.length.size):
@@ -85,16 +105,14 @@ def test_segments_scan_each_text_once_from_its_state(plans):
         assert list(chunks) == list(range(found.first_chunk[s], found.first_chunk[s] + chunks.size))
         assert all(found.chunk_length[chunks[:-1]] == CHUNK_ROWS)
     assert scanned == [rows for texts in rows_of_texts(plans) for rows in texts]
-    assert found.slots == len(plans)
 
 
 @given(trees())
 def test_chunk_rows_and_stream_rows_are_inverse_to_each_other(plans):
     stream = lay_out(plans)
-    layout = MetadataLayout(Capacity.of_tokens(1_024 * 3), conv_taps=4)
-    found, rows = layout.unpack(layout.pack(stream)).segments, stream.tokens.size
+    found, rows = padded_metadata(stream).segments, stream.tokens.size
     stream_rows = np.asarray(found.stream_rows())
-    assert stream_rows.shape == (CHUNK_ROWS * layout.capacity.chunks,) and stream_rows.dtype == np.int32
+    assert stream_rows.shape == (CHUNK_ROWS * LAYOUT.capacity.chunks,) and stream_rows.dtype == np.int32
     np.testing.assert_array_equal(stream_rows[found.chunk_row[:rows]], np.arange(rows))
     held = np.flatnonzero(stream_rows >= 0)
     np.testing.assert_array_equal(found.chunk_row[stream_rows[held]], held)
@@ -105,8 +123,7 @@ def test_chunk_rows_and_stream_rows_are_inverse_to_each_other(plans):
 @given(trees())
 def test_unused_chunks_stand_at_the_end(plans):
     stream = lay_out(plans)
-    layout = MetadataLayout(Capacity.of_tokens(1_024 * 3), conv_taps=4)
-    found = layout.unpack(layout.pack(stream)).segments
+    found = padded_metadata(stream).segments
     used = sum(-(-int(length) // CHUNK_ROWS) for length in stream.piece_length)
     assert (found.chunk_length[:used] > 0).all() and 0 < used < found.chunk_length.size
     assert not found.chunk_length[used:].any() and not found.chunk_segment[used:].any()
@@ -116,7 +133,7 @@ def test_unused_chunks_stand_at_the_end(plans):
 def test_the_example_of_segments():
     """A state of 70 rows and two branches of 5 and 66."""
     stream = lay_out([plan_of(70, [5, 66], np.random.default_rng(0))])
-    found = segments(stream)
+    found = metadata_of(stream).segments
     assert list(found.first_chunk) == [0, 2, 3] and list(found.length) == [70, 5, 66]
     assert list(found.initial_slot) == [-1, 0, 0] and list(found.final_slot) == [0, -1, -1]
     assert list(found.chunk_segment) == [0, 0, 1, 2, 2]
