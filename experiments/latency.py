@@ -25,9 +25,10 @@ from experiments import records
 from experiments.model_sizes import SIZES
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
+from flide_jax.engine.program import Program
 from flide_jax.layout import Demand, lay_out
 from flide_jax.models import families
-from flide_jax.models.params import initialise, total_bytes
+from flide_jax.models.params import total_bytes
 from flide_jax.models.qwen3_5 import Qwen35Config
 from flide_jax.models.qwen3_5.config import LayerKind
 from flide_jax.prompts.plan import Plan
@@ -45,16 +46,28 @@ ORIGINAL = {
 }  # fmt: skip
 
 
+def program(size: Qwen35Config, config: EngineConfig) -> Program:
+    """What an engine with this config compiles for a model of this size."""
+    return Program(
+        family=families.QWEN3_5,
+        architecture=size,
+        label_ids=np.arange(LABELS, dtype=np.int32),
+        dtype=config.resolved_dtype(),
+        implementation=config.implementation,
+        ablation=config.ablation,
+    )
+
+
 def executables(size: Qwen35Config, config: EngineConfig) -> Executables:
     """An engine's executables for random weights."""
-    family = families.QWEN3_5
-    specs = family.abstract(size, labels=LABELS, dtype=config.resolved_dtype())
-    params = initialise(specs, jax.random.key(0))
-
-    def forward(params: Any, metadata: Any) -> jax.Array:
-        return family.forward(params, metadata, size, implementation=config.implementation)
-
-    return Executables(forward, params, config.ladder(), conv_taps=family.conv_taps(size))
+    made = program(size, config)
+    return Executables(
+        made.forward,
+        made.initialise(jax.random.key(0)),
+        config.ladder(),
+        conv_taps=made.conv_taps,
+        ablation=config.ablation,
+    )
 
 
 def random_plan(request: Request, rng: np.random.Generator, *, vocabulary: int) -> Plan:

@@ -27,7 +27,7 @@ import jax
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
-from flide_jax.engine.program import Program, compiler_options, precision, shapes_of
+from flide_jax.engine.program import CONCURRENT_TOKENS, Program, compiler_options, precision
 from flide_jax.layout import Capacity
 from flide_jax.models.checkpoint_files import in_one_line
 
@@ -115,13 +115,16 @@ def depends_on(program: Program) -> dict[str, Any]:
     found = {
         "architecture": {"kind": type(program.architecture).__name__, **dataclasses.asdict(program.architecture)},
         "labels": int(program.label_ids.size),
+        "arguments": len(program.params),
         "conv_taps": program.conv_taps,
         "dtype": program.dtype.name,
         "implementation": program.implementation
         if program.implementation is None or isinstance(program.implementation, str)
         else dict(program.implementation),
         "selective_readout": program.ablation.selective_readout,
-        "xla_options": compiler_options(program.ablation),
+        "xla_options": {
+            f"from {tokens} tokens": compiler_options(program.ablation, tokens) for tokens in (1, CONCURRENT_TOKENS + 1)
+        },
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "matmul_precision": jax.config.jax_default_matmul_precision,
         "versions": _versions(device.platform),
@@ -208,7 +211,7 @@ def _load(directory: Path, name: str, sha256: str, program: Program, capacity: C
     if hashlib.sha256(payload).hexdigest() != sha256:
         raise BundleError(f"{file}: damaged, its SHA-256 is not that in {MANIFEST}")
     buffer = jax.ShapeDtypeStruct((program.layout(capacity).size,), "int32")
-    arguments = jax.tree.structure(((shapes_of(program.abstract), buffer), {}))
+    arguments = jax.tree.structure(((program.params, buffer), {}))
     try:
         with precision(program.dtype):
             return serialize_executable.deserialize_and_load(

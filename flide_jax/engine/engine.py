@@ -20,6 +20,7 @@ class Engine:
     Attributes:
         name: what the model is called in responses.
         config: how it runs.
+        program: what its executables depend on.
         dtype: of its activations and matrices.
         prompt_format: from requests to tokens and from logits to answers.
         max_tokens: longest text, a state and one question, that the model reads.
@@ -36,7 +37,7 @@ class Engine:
         self.name = name
         self.config = config or EngineConfig()
         model = describe(directory)
-        program = Program.of(model, self.config)
+        self.program = program = Program.of(model, self.config)
         ladder = self.config.ladder()
         self.dtype = program.dtype
         self.prompt_format = model.prompt_format

@@ -1,6 +1,8 @@
 """Compiled forwards, one for each capacity: a round's structure is data, so a different mix never compiles again."""
 
+import functools
 import logging
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -62,15 +64,17 @@ class Executables:
 
         All rounds are dispatched before the first is awaited: the next is laid out while one runs.
         """
+        demands = [Demand.of(plan) for plan in plans]
         running = []
-        for members in self._rounds([Demand.of(plan) for plan in plans]):
+        for members in self._rounds(demands):
             stream = lay_out([plans[i] for i in members])
-            running.append((stream, self.dispatch(stream, self.ladder.smallest_for(Demand.of_stream(stream)))))
+            capacity = self.ladder.smallest_for(functools.reduce(operator.add, (demands[i] for i in members)))
+            running.append((stream, self.dispatch(stream, capacity)))
 
         def finish() -> list[Logits]:
             results: list[Logits] = []
             for stream, logits in running:
-                found = np.asarray(logits)[: stream.read_rows.size]
+                found = np.asarray(logits)[: stream.read_piece.size]
                 results += np.split(found, np.cumsum(stream.reads_per_request)[:-1])
             return results
 
@@ -112,7 +116,8 @@ class Executables:
             )
         if self._ablation.op_by_op:
             return op_by_op(self._forward, layout)
-        return compile_round(self._forward, self.params, layout, compiler_options(self._ablation))
+        options = compiler_options(self._ablation, layout.capacity.tokens)
+        return compile_round(self._forward, self.params, layout, options)
 
     def _kept(self, capacity: Capacity) -> Run | None:
         with self._looking:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int32
 
-from flide_jax.models.layers import RotaryConfig, RotaryTable, linear, rms_norm, rotate
+from flide_jax.models.layers import RotaryConfig, RotaryTable, rms_norm, rotate
 from flide_jax.models.params import Param
-from pallas_kernels import KeySpans, fork_attention
+from pallas_kernels import KeySpans, fork_attention, matmul
 from pallas_kernels.dispatch import Implementation
 
 
@@ -40,25 +40,27 @@ def gated_attention(
     spans: KeySpans,
     config: AttentionConfig,
     *,
+    residual: Float[Array, "N d"],
     rows: Int32[Array, " N"] | None = None,
     epsilon: float,
     implementation: Implementation = None,
 ) -> Float[Array, "N d"]:
-    """Attention with normed queries and keys and a sigmoid gate on its output.
+    """`residual` + attention with normed queries and keys and a sigmoid gate on its output.
 
     Every row of `hidden` gives a key and a value. Queries, gate and output are computed at `rows` only, or
     everywhere (N = T) when it is None. Norms and rotation are float32 at least.
     """
     heads, key_heads, head_dim = config.query_heads, config.key_heads, config.head_dim
     if rows is None:
-        projected = linear(hidden, params.in_proj)
+        projected = matmul(hidden, params.in_proj, implementation=implementation)
         query, gate, key, value = jnp.split(
             projected, [heads * head_dim, 2 * heads * head_dim, (2 * heads + key_heads) * head_dim], axis=1
         )
         query_rotary = rotary
     else:
-        key, value = jnp.split(linear(hidden, params.in_proj[2 * heads * head_dim :]), 2, axis=1)
-        query, gate = jnp.split(linear(hidden[rows], params.in_proj[: 2 * heads * head_dim]), 2, axis=1)
+        of_rows, of_all = params.in_proj[: 2 * heads * head_dim], params.in_proj[2 * heads * head_dim :]
+        query, gate = jnp.split(matmul(hidden[rows], of_rows, implementation=implementation), 2, axis=1)
+        key, value = jnp.split(matmul(hidden, of_all, implementation=implementation), 2, axis=1)
         query_rotary, spans = rotary.of_rows(rows), spans.of_rows(rows)
 
     query = query.reshape(-1, heads, head_dim)
@@ -69,4 +71,4 @@ def gated_attention(
         mixed = fork_attention(query, key, value, spans, scale=head_dim**-0.5, implementation=implementation)
     mixed = mixed.reshape(-1, heads * head_dim).astype(params.query_norm.dtype)
     gated = mixed * jax.nn.sigmoid(gate.astype(mixed.dtype))
-    return linear(gated.astype(hidden.dtype), params.out_proj)
+    return matmul(gated.astype(hidden.dtype), params.out_proj, residual=residual, implementation=implementation)

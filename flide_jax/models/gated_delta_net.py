@@ -9,9 +9,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int32
 
 from flide_jax.array_types import Predecessors
-from flide_jax.models.layers import linear
 from flide_jax.models.params import Param
-from pallas_kernels import ConvWeights, Segments, gated_norm, segmented_conv, segmented_gdn
+from pallas_kernels import ConvWeights, Segments, gated_norm, matmul, segmented_conv, segmented_gdn
 from pallas_kernels.dispatch import Implementation
 
 
@@ -55,16 +54,17 @@ def gated_delta_net(
     segments: Segments,
     config: GatedDeltaNetConfig,
     *,
+    residual: Float[Array, "N d"],
     rows: Int32[Array, " N"] | None = None,
     epsilon: float,
     implementation: Implementation = None,
 ) -> Float[Array, "N d"]:
-    """Convolution, delta rule, gated norm and output projection.
+    """`residual` + convolution, delta rule, gated norm and output projection.
 
     The recurrence needs every row of `hidden`; what follows it runs at `rows` only, or everywhere (N = T) when it is
     None. Gates, decay, states and norm are float32 at least.
     """
-    projected = linear(hidden, params.in_proj)
+    projected = matmul(hidden, params.in_proj, implementation=implementation)
     gate_begin = config.conv_channels
     write_begin = gate_begin + config.value_channels
     write_logit, decay_input = jnp.split(projected[:, write_begin:], 2, axis=1)
@@ -104,4 +104,4 @@ def gated_delta_net(
             epsilon=epsilon,
             implementation=implementation,
         )
-    return linear(normed, params.out_proj)
+    return matmul(normed, params.out_proj, residual=residual, implementation=implementation)

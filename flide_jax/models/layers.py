@@ -8,7 +8,8 @@ from flax import struct
 from jaxtyping import Array, Float, Int32
 
 from flide_jax.models.params import Param
-from pallas_kernels.precision import accumulation_dtype
+from pallas_kernels import matmul
+from pallas_kernels.dispatch import Implementation
 
 
 @struct.dataclass
@@ -46,12 +47,6 @@ class RotaryTable:
         return RotaryTable(cos=self.cos[rows], sin=self.sin[rows])
 
 
-def linear(x: Float[Array, "N i"], weight: Float[Array, "o i"]) -> Float[Array, "N o"]:
-    """x W^T, summed in float32 at least; float32 operands are not cut to TF32."""
-    precision = None if x.dtype == jnp.bfloat16 else jax.lax.Precision.HIGHEST
-    return jax.lax.dot_general(x, weight, (((1,), (1,)), ((), ())), precision=precision)
-
-
 def rms_norm(
     x: Float[Array, "*axes width"], weight: Float[Array, " width"], *, epsilon: float
 ) -> Float[Array, "*axes width"]:
@@ -61,10 +56,16 @@ def rms_norm(
     return normed * (1 + weight.reshape((1,) * (x.ndim - 1) + weight.shape))
 
 
-def feed_forward(params: FeedForwardParams, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
-    """(silu(x G^T) * (x U^T)) D^T; the product in the middle is rounded once."""
-    gate, up = jnp.split(linear(x, params.gate_up).astype(accumulation_dtype(x.dtype)), 2, axis=-1)
-    return linear((jax.nn.silu(gate) * up).astype(x.dtype), params.down)
+def feed_forward(
+    params: FeedForwardParams,
+    x: Float[Array, "N d"],
+    residual: Float[Array, "N d"],
+    *,
+    implementation: Implementation = None,
+) -> Float[Array, "N d"]:
+    """residual + (silu(x G^T) * (x U^T)) D^T; the product in the middle is rounded once."""
+    hidden = matmul(x, params.gate_up, swiglu=True, implementation=implementation)
+    return matmul(hidden, params.down, residual=residual, implementation=implementation)
 
 
 def rotary_table(positions: Int32[Array, "3 N"], config: RotaryConfig, dtype: jnp.dtype) -> RotaryTable:

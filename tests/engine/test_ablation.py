@@ -51,7 +51,7 @@ def streams(monkeypatch):
 
 def test_nothing_is_taken_away_by_default():
     assert EngineConfig().ablation == Ablation()
-    assert compiler_options(Ablation()) == {}
+    assert compiler_options(Ablation(), 64) == {}
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
@@ -125,10 +125,10 @@ def test_without_selective_readout_the_last_layer_runs_everywhere(exact_engine, 
 
 
 def test_command_buffers_are_an_option_of_the_gpu_alone(monkeypatch):
-    assert compiler_options(Ablation(command_buffers=False)) == {}
+    assert compiler_options(Ablation(command_buffers=False), 64) == {}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert compiler_options(Ablation()) == GPU_COMPILER_OPTIONS
-    assert compiler_options(Ablation(command_buffers=False)) == GPU_COMPILER_OPTIONS | {
+    assert compiler_options(Ablation(), 4_096) == GPU_COMPILER_OPTIONS
+    assert compiler_options(Ablation(command_buffers=False), 4_096) == GPU_COMPILER_OPTIONS | {
         "xla_gpu_enable_command_buffer": ""
     }
 

@@ -146,7 +146,11 @@ def test_another_model(stored, tiny_model, tmp_path):
         (("versions", "jax-cuda13-plugin"), "0.1", 'versions.jax-cuda13-plugin is none here, "0.1" in the bundle'),
         (("device",), "NVIDIA H200", 'device is "'),
         (("sources",), "0" * 64, 'sources is "'),
-        (("xla_options", "xla_gpu_enable_triton_gemm"), False, "xla_gpu_enable_triton_gemm is none here, false in"),
+        (
+            ("xla_options", "from 1 tokens", "xla_gpu_enable_triton_gemm"),
+            False,
+            "xla_gpu_enable_triton_gemm is none here, false in",
+        ),
         (("conv_taps",), 2, "conv_taps is 4 here, 2 in the bundle"),
         (("labels",), 3, "here, 3 in the bundle"),
         (("platform",), "cuda 13", 'here, "cuda 13" in the bundle'),

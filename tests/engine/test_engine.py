@@ -141,9 +141,10 @@ class TestNotFinite:
         tokens = [set(np.concatenate([plan.state, plan.branches]).tolist()) for plan in plans]
         token = min(tokens[1] - tokens[0] - tokens[2])
         expected = engine.logits(plans)
-        params = engine.executables.params
+        packing = engine.program.packing
+        params = packing.unpack(engine.executables.params)
         broken = params.replace(embedding=params.embedding.at[token].set(np.nan))
-        monkeypatch.setattr(engine.executables, "params", broken)
+        monkeypatch.setattr(engine.executables, "params", packing.pack(broken))
         return engine, plans, expected
 
     def test_the_request_is_refused(self, poisoned):

@@ -25,10 +25,10 @@ def test_the_weights_are_what_an_engine_holds(engine, program):
 
 def test_rounds_are_what_the_executables_say(engine, program):
     capacities = engine.executables.ladder.capacities
-    before = len(jax.live_arrays())
+    before = sum(array.nbytes for array in jax.live_arrays())
     seen = []
     use = memory_use(program, capacities, seen.append)
-    assert len(jax.live_arrays()) == before
+    assert sum(array.nbytes for array in jax.live_arrays()) <= before
     assert sorted(seen, key=lambda capacity: capacity.tokens) == list(capacities)
     for capacity, found in zip(capacities, use.rounds, strict=True):
         expected = program.compile(capacity).memory_analysis()

@@ -20,6 +20,7 @@ from experiments.model_sizes import SIZES
 from flide_jax.layout import Capacity, MetadataLayout
 from flide_jax.models import qwen3_5
 from flide_jax.models.gated_delta_net import GatedDeltaNetConfig
+from flide_jax.models.packing import Packing
 from flide_jax.models.qwen3_5.config import LayerKind
 from pallas_kernels import ConvWeights, fork_attention, gated_norm, segmented_conv, segmented_gdn
 from pallas_kernels.matmul import cases as products
@@ -127,13 +128,13 @@ def model(size: str, tokens: int) -> Program:
     layers = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
     config = dataclasses.replace(SIZES[size], layers=layers)
     specs = qwen3_5.abstract(config, labels=LABELS, dtype=np.dtype(jnp.bfloat16))
-    params = jax.tree.map(lambda spec: ShapeDtypeStruct(spec.shape, spec.dtype), specs)
+    packing = Packing.of(specs)
     layout = MetadataLayout(Capacity.of_tokens(tokens), config.gated_delta_net.conv_taps)
 
-    def function(buffer: jax.Array, params: qwen3_5.Qwen35Params) -> jax.Array:
-        return qwen3_5.forward(params, layout.unpack(buffer), config)
+    def function(buffer: jax.Array, params: tuple[jax.Array, ...]) -> jax.Array:
+        return qwen3_5.forward(packing.unpack(params), layout.unpack(buffer), config)
 
-    return Program(function, (buffer(layout), params))
+    return Program(function, (buffer(layout), packing.shapes(specs)))
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {

@@ -154,29 +154,31 @@ def _decoder_layer(
     """Mixer and feed-forward, each behind a norm and added to the residual stream; output at `rows`, or everywhere."""
     epsilon = config.norm_epsilon
     normed = rms_norm(hidden, params.mixer_norm, epsilon=epsilon).astype(hidden.dtype)
+    residual = hidden if rows is None else hidden[rows]
     if isinstance(params.mixer, AttentionParams):
-        mixed = gated_attention(
+        hidden = gated_attention(
             params.mixer,
             normed,
             rotary,
             metadata.spans,
             config.attention,
+            residual=residual,
             rows=rows,
             epsilon=epsilon,
             implementation=implementation,
         )
     else:
-        mixed = gated_delta_net(
+        hidden = gated_delta_net(
             params.mixer,
             normed,
             metadata.predecessors,
             metadata.segments,
             config.gated_delta_net,
+            residual=residual,
             rows=rows,
             epsilon=epsilon,
             implementation=implementation,
         )
-    hidden = mixed + (hidden if rows is None else hidden[rows])
     normed = rms_norm(hidden, params.feed_forward_norm, epsilon=epsilon).astype(hidden.dtype)
     with jax.named_scope("feed_forward"):
-        return hidden + feed_forward(params.feed_forward, normed)
+        return feed_forward(params.feed_forward, normed, hidden, implementation=implementation)
