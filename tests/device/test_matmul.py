@@ -9,14 +9,11 @@ import pytest
 
 from pallas_kernels.dispatch import HOPPER, device_kind
 from pallas_kernels.matmul import pallas
-from pallas_kernels.matmul.cases import AWKWARD, CASES, PROJECTIONS, caller
-from pallas_kernels.matmul.pallas import TILES
+from pallas_kernels.matmul.cases import AWKWARD, CASES, PROJECTIONS, Case, caller
+from pallas_kernels.matmul.pallas_plan import LEAST_COLUMNS, TILES, Tile
 from tests.tolerances import OPERATOR, assert_close
 
 pytestmark = pytest.mark.gpu
-
-# Alone, and as two programs that share what they read of the weight.
-ALL_TILES = (*TILES, *(dataclasses.replace(tile, cluster=2) for tile in TILES))
 
 
 @pytest.fixture(autouse=True)
@@ -39,23 +36,38 @@ def test_equals_float32(name):
     assert_close(found, expected, OPERATOR["bfloat16"])
 
 
+@pytest.mark.parametrize("epilogue", ["none", "residual", "swiglu"])
+@pytest.mark.parametrize("depth", [64, 128, 192, 256])
+def test_few_blocks_of_depth(depth, epilogue):
+    """In each tile: loops over so few may be unrolled."""
+    case = Case(200, depth, 320, residual=epilogue == "residual", swiglu=epilogue == "swiglu")
+    x, weight, *residual = operands = case.operands(jax.random.key(3))
+    with jax.default_matmul_precision("highest"):
+        expected = jax.jit(caller(case, "xla"))(*(x.astype(jnp.float32) for x in operands))
+    for tile in TILES:
+        if not case.swiglu or tile.columns > LEAST_COLUMNS:
+            addend = residual[0] if residual else None
+            found = pallas.matmul(x, weight, residual=addend, swiglu=case.swiglu, tile=tile)
+            assert_close(found, expected, OPERATOR["bfloat16"])
+
+
 @pytest.mark.parametrize("name", PROJECTIONS)
 def test_no_tile_and_no_number_of_rows_changes_a_bit(name):
-    """Rows of a long round, the same rows alone and moved, in the chosen tile and in each there is, ten times."""
+    """Rows of a long round, the same rows alone and moved, in the chosen tile and in each there is, five times."""
     case = dataclasses.replace(PROJECTIONS[name], rows=2688)
     x, weight, *residual = case.operands(jax.random.key(1))
 
-    def product(rows: slice, tile: pallas.Tile | None = None) -> np.ndarray:
+    def product(rows: slice, tile: Tile | None = None) -> np.ndarray:
         addend = residual[0][rows] if residual else None
         return bits(pallas.matmul(x[rows], weight, residual=addend, swiglu=case.swiglu, tile=tile))
 
     whole = product(slice(None))
     for rows in (slice(0, 64), slice(133, 133 + 64), slice(7, 391), slice(1, 2688), slice(2600, 2601)):
         np.testing.assert_array_equal(product(rows), whole[rows], f"{rows}")
-    for tile in ALL_TILES:
-        if case.swiglu and tile.columns == pallas.UNIT:
+    for tile in TILES:
+        if case.swiglu and tile.columns == LEAST_COLUMNS:
             continue
-        for _ in range(10):
+        for _ in range(5):
             np.testing.assert_array_equal(product(slice(None), tile), whole, f"{tile}")
 
 

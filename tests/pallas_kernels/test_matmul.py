@@ -1,21 +1,18 @@
 """The product: every implementation against numpy in float64, and what the bits of a row may depend on."""
 
-import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.matmul import pallas
+from pallas_kernels.matmul import pallas, pallas_plan
 from pallas_kernels.matmul.api import matmul
 from pallas_kernels.matmul.cases import AWKWARD, CASES, Case, caller
-from pallas_kernels.matmul.pallas import BLOCK, TILES, UNIT, Tile
+from pallas_kernels.matmul.pallas_plan import BLOCK, LEAST_COLUMNS, TILES, Plan, Shape, Tile, suitable_tile
 from tests.pallas_kernels import ANYWHERE
 from tests.tolerances import OPERATOR, assert_close
 
-# Two programs that take tiles one below the other and share what they read of the weight.
-CLUSTERS = tuple(dataclasses.replace(tile, cluster=2) for tile in TILES)
 EPILOGUES = ("none", "residual", "swiglu")
 
 
@@ -31,19 +28,19 @@ def formula(case: Case, x, weight, residual=None) -> np.ndarray:
 def blocks_that_cancel(case: Case) -> tuple[jax.Array, ...]:
     """Operands whose sums within a block of K are exact in float32 while sums of blocks are not.
 
-    The interpreter leaves the order within a block to numpy. The last block but one takes the first away again, and
-    what was rounded meanwhile is left.
+    The interpreter leaves the order within a block to numpy. The fourth block takes the first away again, and what was
+    rounded meanwhile is left.
     """
     rng = np.random.default_rng(5)
     x, weight = (rng.integers(-8, 9, (rows, case.depth)).astype(np.float32) for rows in (case.rows, case.columns))
-    first, last_but_one = slice(0, BLOCK), slice(3 * BLOCK, 4 * BLOCK)
-    x[:, last_but_one], weight[:, last_but_one] = -x[:, first], weight[:, first]
-    x, weight = x * np.repeat([2.0**19, 1, 1, 2.0**19, 1], BLOCK), weight / 64
+    first, fourth = slice(0, BLOCK), slice(3 * BLOCK, 4 * BLOCK)
+    x[:, fourth], weight[:, fourth] = -x[:, first], weight[:, first]
+    x, weight = x * np.repeat([2.0**19, 1, 1, 2.0**19, 1, 1], BLOCK), weight / 64
     residual = rng.standard_normal((case.rows, case.columns))
     return tuple(jnp.asarray(operand, jnp.bfloat16) for operand in (x, weight, residual)[: 2 + case.residual])
 
 
-def in_order(case: Case, x, weight, residual=None, *, order=range(5)) -> jax.Array:
+def in_order(case: Case, x, weight, residual=None, *, order=range(6)) -> jax.Array:
     """The product as float32 sums of blocks in this order."""
     x, weight = (np.asarray(operand, np.float32) for operand in (x, weight))
     sums = np.zeros((case.rows, case.columns), np.float32)
@@ -118,8 +115,8 @@ class TestKernel:
     @pytest.fixture(autouse=True)
     def few_programs(self, monkeypatch):
         """Some make several tiles, some one less; bands of tiles are cut."""
-        monkeypatch.setattr(pallas, "MULTIPROCESSORS", 3)
-        monkeypatch.setattr(pallas, "GROUP", 2)
+        monkeypatch.setattr(pallas_plan, "MULTIPROCESSORS", 3)
+        monkeypatch.setattr(pallas_plan, "GROUP", 4)
 
     @staticmethod
     def run(case, operands, tile=None):
@@ -138,13 +135,13 @@ class TestKernel:
 
     @pytest.mark.parametrize("epilogue", EPILOGUES)
     def test_no_tile_and_no_number_of_rows_changes_a_bit(self, epilogue):
-        """Blocks of K are added in their order, in every tile, alone and in clusters, wherever a row stands."""
-        case = Case(320, 5 * BLOCK, 320, residual=epilogue == "residual", swiglu=epilogue == "swiglu")
+        """Blocks of K are added in their order, in every tile, wherever a row stands."""
+        case = Case(320, 6 * BLOCK, 320, residual=epilogue == "residual", swiglu=epilogue == "swiglu")
         x, weight, *residual = blocks_that_cancel(case)
         whole = bits(in_order(case, x, weight, *residual))
-        assert np.mean(whole != bits(in_order(case, x, weight, *residual, order=(0, 3, 1, 2, 4)))) > 0.1
-        for tile in TILES + CLUSTERS:
-            if not case.swiglu or tile.columns > UNIT:
+        assert np.mean(whole != bits(in_order(case, x, weight, *residual, order=(0, 3, 1, 2, 4, 5)))) > 0.1
+        for tile in TILES:
+            if not case.swiglu or tile.columns > LEAST_COLUMNS:
                 np.testing.assert_array_equal(bits(self.run(case, (x, weight, *residual), tile)), whole, repr(tile))
         for few in (slice(133, 133 + 64), slice(7, 207)):
             operands = x[few], weight, *(rows[few] for rows in residual)
@@ -174,12 +171,12 @@ class TestKernel:
             self.run(Case(64, 64, 96), Case(64, 64, 96, residual=True).operands(jax.random.key(0)))
 
 
-@pytest.mark.parametrize("tile", TILES + CLUSTERS)
+@pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("tiles", [(1, 1), (5, 7), (12, 3), (25, 4), (61, 10)])
 def test_every_tile_is_made_once(tile, tiles):
     down, across = tiles
-    shape = pallas._Shape(down * tile.rows * tile.cluster, across * tile.columns, 64, False, False)
-    plan = pallas._Plan(shape, tile)
+    shape = Shape(down * tile.rows, across * tile.columns, 64, False, False)
+    plan = Plan(shape, tile)
     assert plan.tiles == tiles
     places = jax.vmap(plan.place)(jnp.arange(plan.items, dtype=jnp.int32))
     assert sorted(zip(*(place.tolist() for place in places), strict=True)) == [
@@ -191,9 +188,8 @@ def test_every_tile_is_made_once(tile, tiles):
 def test_the_tile_of_a_projection_fills_the_card(name):
     """Four blocks in flight or more, and at least half of the multiprocessors where the result has as many tiles."""
     case = CASES[name]
-    shape = pallas._Shape(case.rows, case.columns // (1 + case.swiglu), case.depth, case.swiglu, case.residual)
-    plan = pallas._Plan(shape, pallas.suitable_tile(shape))
+    shape = Shape(case.rows, case.columns // (1 + case.swiglu), case.depth, case.swiglu, case.residual)
+    plan = Plan(shape, suitable_tile(shape))
     assert plan.stages >= 4
-    assert plan.pieces in (1, 2, 4)
-    smallest = pallas._Plan(shape, Tile(64, 128 if case.swiglu else 64))
-    assert plan.programs >= min(smallest.items, pallas.MULTIPROCESSORS // 2)
+    smallest = Plan(shape, Tile(64, 128 if case.swiglu else 64))
+    assert plan.programs >= min(smallest.items, pallas_plan.MULTIPROCESSORS // 2)
