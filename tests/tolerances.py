@@ -19,16 +19,19 @@ GRADIENT = 1e-10
 
 
 class ModelTolerance(NamedTuple):
-    """Largest error of a tiny random model against true float64, relative to the largest value."""
+    """Error of a tiny random model against true float64, relative to the truth."""
 
-    hidden: float  # of the residual stream after a layer
-    logits: float  # of a question's label logits
+    hidden: float  # of the residual stream after a layer: largest difference over largest value
+    hidden_rms: float  # of the same: root mean squares
+    logits: float  # of a question's label logits: largest difference over largest value
 
 
+# In bfloat16 the largest of so few values is a matter of luck: over six models it was 0.08 to 0.25 where the root mean
+# square was 0.043 to 0.063, and in one of them 0.25 or 0.15 as products were rounded once or twice.
 MODEL = {
-    "float64": ModelTolerance(hidden=1e-10, logits=1e-10),
-    "float32": ModelTolerance(hidden=1e-5, logits=1e-4),
-    "bfloat16": ModelTolerance(hidden=1e-1, logits=2e-1),
+    "float64": ModelTolerance(hidden=1e-10, hidden_rms=1e-10, logits=1e-10),
+    "float32": ModelTolerance(hidden=1e-5, hidden_rms=1e-5, logits=1e-4),
+    "bfloat16": ModelTolerance(hidden=3e-1, hidden_rms=8e-2, logits=2e-1),
 }
 
 
@@ -39,6 +42,13 @@ def relative_error(found, expected) -> float:
     if not (np.isfinite(found).all() and np.isfinite(expected).all()):
         return float("inf")
     return float(np.abs(found - expected).max(initial=0.0) / max(np.abs(expected).max(initial=0.0), 1e-30))
+
+
+def relative_rms(found, expected) -> float:
+    """Root mean square of the difference over that of the expected values, in float64; NaN where either is not."""
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
 def assert_close(found, expected, tolerance: float) -> None:

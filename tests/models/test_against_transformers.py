@@ -12,7 +12,7 @@ from tests.layout.test_stream import rows_of_texts
 from tests.models.support import LABEL_IDS, loaded_model, probabilities
 from tests.oracle.configs import CONFIGS
 from tests.oracle.twins import record
-from tests.tolerances import MODEL, relative_error
+from tests.tolerances import MODEL, relative_error, relative_rms
 from tests.trees import plan_of
 
 
@@ -35,6 +35,8 @@ def test_every_layer_and_every_probability(config, dtype, form, checkpoint):
             for depth, (found, expected) in enumerate(zip(hidden[:, rows], truth.residual, strict=True)):
                 error = relative_error(found, expected)
                 assert error <= tolerance.hidden, f"depth {depth}: {error:.2e}"
+                rms = relative_rms(found, expected)
+                assert rms <= tolerance.hidden_rms, f"depth {depth}: {rms:.2e}"
             found, expected = next(logits), truth.logits[-1, LABEL_IDS]
             assert relative_error(found, expected) <= tolerance.logits
             if dtype == "float64":
