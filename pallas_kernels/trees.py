@@ -75,38 +75,92 @@ def predecessors(requests: Sequence[Request], rows: int, *, taps: int = 4) -> np
     return before
 
 
+def resumed_predecessors(requests: Sequence[Request], rows: int, *, taps: int = 4) -> np.ndarray:
+    """As `predecessors`, but every state goes on behind the window of its number: index `rows` + row of all windows."""
+    before = predecessors(requests, rows, taps=taps)
+    for begin, length, slot, parent in pieces(requests):
+        # A branch whose state is shorter than the taps looks through it.
+        behind = 0 if parent is None else parent.length
+        for row, column in np.ndindex(min(length, taps - 1), taps - 1):
+            if (place := behind + row + column) < taps - 1:
+                before[begin + row, column] = rows + (taps - 1) * slot + place
+    return before
+
+
+class Segment(NamedTuple):
+    """Rows of one segment, and its slots."""
+
+    length: int
+    initial_slot: int
+    final_slot: int
+
+
 def segments(requests: Sequence[Request], rows: int, *, chunks: int | None = None, spare: int = 0) -> Segments:
     """The segments of Eq. 4 with a chunk list padded to `chunks`, and `spare` unused segments."""
-    found = pieces(requests)
-    counts = np.array([-(-piece.length // CHUNK_ROWS) for piece in found] + spare * [0])
+    found = [Segment(request.state, -1, slot) for slot, request in enumerate(requests)]
+    return cut([*found, *_branches(requests)], rows, slots=len(requests), chunks=chunks, spare=spare)
+
+
+def growing_segments(
+    requests: Sequence[Request], rows: int, *, tail: int, chunks: int | None = None, spare: int = 0
+) -> Segments:
+    """As `segments`, but states are cut `tail` rows before their end: three levels, and a pool of 2 R slots.
+
+    The first part of state r goes on from slot r of the pool and leaves its state in slot R + r of it, where the second
+    part starts.
+    """
+    count = len(requests)
+    found = []
+    for slot, request in enumerate(requests):
+        saved = 2 * count + slot
+        found += [Segment(request.state - tail, count + slot, saved), Segment(tail, saved, slot)]
+    return cut([*found, *_branches(requests)], rows, slots=count, levels=3, chunks=chunks, spare=spare)
+
+
+def cut(
+    found: Sequence[Segment], rows: int, *, slots: int, levels: int = 2, chunks: int | None = None, spare: int = 0
+) -> Segments:
+    """Segments that follow each other in a stream of `rows` rows, cut into chunks."""
+    found = [*found, *spare * [Segment(0, -1, -1)]]
+    counts = np.array([-(-segment.length // CHUNK_ROWS) for segment in found])
     first_chunk = np.cumsum(counts) - counts
     used, total = int(counts.sum()), chunks or int(counts.sum())
     owner, begin, length = (np.zeros(total, np.int32) for _ in range(3))
     chunk_row = np.zeros(rows, np.int32)
     owner[:used] = np.repeat(np.arange(counts.size), counts)
-    for number, piece in enumerate(found):
+    first_row = 0
+    for number, segment in enumerate(found):
         for index in range(counts[number]):
             chunk, skipped = first_chunk[number] + index, index * CHUNK_ROWS
-            begin[chunk], length[chunk] = piece.begin + skipped, min(CHUNK_ROWS, piece.length - skipped)
-        chunk_row[piece.begin : piece.begin + piece.length] = first_chunk[number] * CHUNK_ROWS + np.arange(piece.length)
-    no_slot = spare * [-1]
+            begin[chunk], length[chunk] = first_row + skipped, min(CHUNK_ROWS, segment.length - skipped)
+        after = first_row + segment.length
+        chunk_row[first_row:after] = first_chunk[number] * CHUNK_ROWS + np.arange(segment.length)
+        first_row = after
     return Segments(
         first_chunk=first_chunk.astype(np.int32),
-        length=np.array([piece.length for piece in found] + spare * [0], np.int32),
-        initial_slot=np.array([-1 if piece.parent is None else piece.slot for piece in found] + no_slot, np.int32),
-        final_slot=np.array([piece.slot if piece.parent is None else -1 for piece in found] + no_slot, np.int32),
+        length=np.array([segment.length for segment in found], np.int32),
+        initial_slot=np.array([segment.initial_slot for segment in found], np.int32),
+        final_slot=np.array([segment.final_slot for segment in found], np.int32),
         chunk_segment=owner,
         chunk_begin=begin,
         chunk_length=length,
         chunk_row=chunk_row,
-        slots=len(requests),
+        slots=slots,
+        levels=levels,
     )
 
 
-def segments_of_capacity(requests: Sequence[Request]) -> Segments:
-    """With a quarter more chunks and some segments that are not used, as in a capacity."""
-    used = sum(-(-piece.length // CHUNK_ROWS) for piece in pieces(requests))
-    return segments(requests, stream_rows(requests), chunks=used + used // 4 + 1, spare=3)
+def _branches(requests: Sequence[Request]) -> list[Segment]:
+    return [Segment(length, slot, -1) for slot, request in enumerate(requests) for length in request.branches]
+
+
+def segments_of_capacity(requests: Sequence[Request], *, tail: int | None = None) -> Segments:
+    """With a quarter more chunks and some segments that are not used, as in a capacity; growing if there is a tail."""
+    used = sum(-(-piece.length // CHUNK_ROWS) for piece in pieces(requests)) + (0 if tail is None else len(requests))
+    rows, chunks = stream_rows(requests), used + used // 4 + 1
+    if tail is None:
+        return segments(requests, rows, chunks=chunks, spare=3)
+    return growing_segments(requests, rows, tail=tail, chunks=chunks, spare=3)
 
 
 # The shapes of the paper's workloads: one request each, its state and its questions in tokens.
@@ -118,3 +172,5 @@ WORKLOADS = {
     "quality-one": [Request(3355, [88])],
     "quality-all": [Request(5835, 18 * [90])],
 }
+# One step of a growing state: what is new in it, and its questions.
+GROWING_STEP = [Request(432, 5 * [60])]

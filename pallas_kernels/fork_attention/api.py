@@ -7,15 +7,16 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation
-from pallas_kernels.fork_attention import pallas, reference, xla
-from pallas_kernels.fork_attention.metadata import KeySpans
+from pallas_kernels.fork_attention import pallas, reference, triton, xla
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS, CachedKeys, KeySpans
 
-__all__ = ["IMPLEMENTATIONS", "KeySpans", "fork_attention"]
+__all__ = ["IMPLEMENTATIONS", "PAGE_ROWS", "CachedKeys", "KeySpans", "fork_attention"]
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     "reference": reference.fork_attention,
     "xla": xla.fork_attention,
     "pallas": pallas.fork_attention,
+    "triton": triton.fork_attention,
 }
 
 
@@ -25,18 +26,33 @@ def fork_attention(
     value: Float[Array, "T KV D"],
     spans: KeySpans,
     *,
+    cached: CachedKeys | None = None,
     scale: float,
     implementation: Implementation = None,
 ) -> Float[Array, "N H D"]:
-    """softmax(scale q k^T) v over the keys that `spans` shows to each query row.
+    """softmax(scale q k^T) v over the keys that `spans` and `cached` show to each query row.
+
+    A state of 104 tokens that resumes at token 100, with one branch of two: the stream holds the last four tokens of
+    the state, then the branch, and both see the cached rows [0, 100).
+
+        row           0    1    2    3    4    5
+        cached.begin  0    0    0    0    0    0
+        cached.end    100  100  100  100  100  100
+        state_begin   0    0    0    0    0    0
+        state_end     1    2    3    4    4    4
+        own_begin     0    0    0    0    4    4
+        own_end       0    0    0    0    5    6
+
+    So row 5 sees 100 + 4 + 2 keys: what a stream of all 106 tokens would show it.
 
     Args:
         query: one row for each wanted output: all T rows of the stream, or the read rows only.
         key: keys of every stream row; query head h reads key head h // (H / KV).
         value: values of every stream row.
-        spans: two spans of key rows for each query row.
+        spans: two spans of the stream's rows for each query row.
+        cached: keys and values of former rounds, and the span of them that each query row sees as well.
         scale: factor of the scores.
-        implementation: "reference", "xla", "pallas", or None for the best that can run.
+        implementation: "reference", "xla", "pallas", "triton", or None for the best that can run.
 
     Returns:
         One row for each query row in the dtype of `query`. Softmax and sums are float32 (float64 for float64
@@ -44,7 +60,7 @@ def fork_attention(
         channel of that value at least. Rows outside the spans have no influence whatever they hold, NaN included.
 
     Raises:
-        ValueError: H is not a multiple of KV, or the shapes disagree.
+        ValueError: H is not a multiple of KV, or the shapes disagree, or the dtypes of pages and keys do.
     """
     (_, heads, head_dim), (_, key_heads, _) = query.shape, key.shape
     if heads % key_heads:
@@ -53,4 +69,17 @@ def fork_attention(
         raise ValueError(f"fork_attention: query {query.shape}, key {key.shape} and value {value.shape} disagree")
     if spans.own_end.shape != query.shape[:1]:
         raise ValueError(f"fork_attention: spans of {spans.own_end.shape[0]} rows for {query.shape[0]} query rows")
-    return dispatch.run("fork_attention", IMPLEMENTATIONS, implementation, query, key, value, spans, scale=scale)
+    if cached is not None:
+        _check_cached(cached, query, key)
+    operands = (query, key, value, spans)
+    return dispatch.run("fork_attention", IMPLEMENTATIONS, implementation, *operands, cached=cached, scale=scale)
+
+
+def _check_cached(cached: CachedKeys, query: Float[Array, "N H D"], key: Float[Array, "T KV D"]) -> None:
+    page = (PAGE_ROWS, *key.shape[1:])
+    for pages in (cached.key, cached.value):
+        if pages.shape[1:] != page or pages.dtype != key.dtype:
+            found = f"{pages.dtype} {pages.shape[1:]}, these keys are {key.dtype} {page} a page"
+            raise ValueError(f"fork_attention: cached pages are {found}")
+    if cached.end.shape != query.shape[:1]:
+        raise ValueError(f"fork_attention: cached spans of {cached.end.size} rows for {query.shape[0]} query rows")

@@ -1,9 +1,9 @@
 """Fork attention for Hopper in Pallas Mosaic GPU: wgmma on bfloat16, float32 softmax and sums.
 
-One block of three warpgroups works on one tile: 128 rows of the matrix unit, that is some query rows times the heads
-of a key head's group, so that a key is loaded once a group. Two warpgroups compute, in turns: while one exponentiates,
-the other has the tensor cores. The third streams keys and values. The list of key blocks of a tile (`tiles`) is first
-the blocks that every row sees whole, then the masked ones of the state, then the masked ones of the branches.
+One block of three warpgroups works on one unit at a time: a tile of 128 rows of the matrix unit, that is some query
+rows times the heads of a key head's group, so that a key is loaded once a group, against a list of key blocks (`runs`).
+Two warpgroups compute, in turns: while one exponentiates, the other has the tensor cores. The third loads queries,
+keys and values, and goes on to the next unit (`units`) while the others finish the last one.
 """
 
 import dataclasses
@@ -19,8 +19,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int32
 
-from pallas_kernels.fork_attention.metadata import KeySpans
-from pallas_kernels.fork_attention.tiles import ALIGNMENT, tile_table
+from pallas_kernels.fork_attention import units
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS, CachedKeys, KeySpans
+from pallas_kernels.fork_attention.runs import STRIP, TileRuns, tile_runs
 from pallas_kernels.mosaic import MULTIPROCESSORS, SWIZZLED, interpreted
 
 COMPUTE_WARPGROUPS = 2
@@ -28,8 +29,10 @@ WARPGROUP_ROWS = 64  # rows of one wgmma
 TILE_ROWS = COMPUTE_WARPGROUPS * WARPGROUP_ROWS
 KEY_BLOCK = {64: 128, 128: 128, 256: 64}  # keys of a block by head size: what registers and shared memory hold
 STAGES = 2  # key blocks in flight
+STAGED_COLUMNS = 128  # of the output, on their way from registers: whole rows of 256 would not fit beside the queries
 HIDDEN = -1e30  # a masked score; finite, so that the difference of two of them is a number
-MOST_SPLITS = 8
+MOST_SPLITS = 32
+USUAL_CACHED_ROWS = 16_384  # what a tile is taken to meet of a page table that has room for more
 
 _PER_ROW = plgpu.Layout.WGMMA.reduce(1)
 
@@ -49,6 +52,7 @@ def fork_attention(
     value: Float[Array, "T KV D"],
     spans: KeySpans,
     *,
+    cached: CachedKeys | None = None,
     scale: float,
     splits: int | None = None,
     interpret: bool = False,
@@ -56,7 +60,7 @@ def fork_attention(
     """See `api.fork_attention`.
 
     Args:
-        splits: over how many programs the key blocks of a tile are divided, None for a number that fills the card when
+        splits: over how many units the key blocks of a tile are divided, None for a number that fills the card when
             there are few rows. It depends on shapes alone.
         interpret: run on the host, to check the kernel without a GPU.
 
@@ -76,26 +80,55 @@ def fork_attention(
     tile_heads = math.gcd(heads // key_heads, 16)
     tile_rows = TILE_ROWS // tile_heads
 
-    key, value = _without_broken_values(key, value)
-    keys = max(block, -(-key.shape[0] // ALIGNMENT) * ALIGNMENT)
+    key, value = without_broken_values(key, value)
+    keys = max(block, -(-key.shape[0] // STRIP) * STRIP)
     key, value, query = _padded(key, keys), _padded(value, keys), _padded(query, -(-rows // tile_rows) * tile_rows)
-    tiles = query.shape[0] // tile_rows
-    programs = tiles * heads // tile_heads
     if splits is None:
-        splits = max(1, min(MOST_SPLITS, MULTIPROCESSORS // programs, key.shape[0] // (4 * block)))
+        tiles = query.shape[0] // tile_rows * heads // tile_heads
+        splits = _splits(tiles, keys, 0 if cached is None else cached.rows, block)
     blocking = _Blocking(
         query_shape=query.shape,
-        key_shape=key.shape,
+        key_heads=key_heads,
         key_block=block,
         tile_heads=tile_heads,
         splits=splits,
+        cached=cached is not None,
         scale=scale,
         interpret=interpret,
     )
-    table = tile_table(spans, rows=tile_rows, block=block).packed()
+    runs = tile_runs(spans, cached, rows=tile_rows, block=block)
+    table = units.unit_table(
+        runs,
+        block=block,
+        head_tiles=blocking.head_tiles,
+        splits=splits,
+        multiprocessors=3 if interpret else MULTIPROCESSORS,
+    )
+    operands = [table, _visible(runs, blocking), query, key, value]
+    if cached is not None:
+        page_rows = (cached.key.shape[0] * PAGE_ROWS, *key.shape[1:])
+        operands += [jnp.asarray(cached.table), *(jnp.reshape(x, page_rows) for x in (cached.key, cached.value))]
     with interpreted(interpret):
-        out = _call(blocking)(table, _row_spans(spans, blocking), query, key, value)
+        out = _call(blocking, table.shape)(*operands)
     return (out if splits == 1 else _combined(blocking, *out).astype(query.dtype))[:rows]
+
+
+def _splits(tiles: int, stream_rows: int, cached_rows: int, block: int) -> int:
+    """How many units the keys of each of `tiles` tiles are best divided over, counted in the time of one key block.
+
+    All tiles of a request meet its cached keys, so their lists are about equally long, and a round of units that fills
+    a third of the card takes as long as a full one. Of the stream a tile meets half on the average, at most all of it.
+    """
+    cached, stream = min(cached_rows, USUAL_CACHED_ROWS) / block, stream_rows / block
+
+    def cost(splits: int) -> float:
+        rounds = -(-tiles * splits // MULTIPROCESSORS)
+        shared = max(stream / splits, stream / 2 * tiles / MULTIPROCESSORS)
+        # Each unit writes its sums, and two more launches read them all.
+        partial = 1.5 * rounds + 4.0 + 0.025 * tiles * splits if splits > 1 else 0.0
+        return rounds * (cached / splits + 1.5) + shared + partial
+
+    return min(range(1, MOST_SPLITS + 1), key=cost)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,10 +136,11 @@ class _Blocking:
     """How the rows and keys of one call are divided; all static."""
 
     query_shape: tuple[int, ...]
-    key_shape: tuple[int, ...]
+    key_heads: int
     key_block: int
     tile_heads: int  # query heads of a tile
     splits: int
+    cached: bool
     scale: float
     interpret: bool
 
@@ -136,17 +170,26 @@ class _Blocking:
     def pieces(self) -> int:
         return WARPGROUP_ROWS // self.piece
 
+    @property
+    def core_piece(self) -> int:
+        """Keys of an unmasked block that one copy moves: those of a page stand together."""
+        return min(self.key_block, PAGE_ROWS) if self.cached else self.key_block
 
-def _without_broken_values(
+    @property
+    def sources(self) -> int:
+        """Cached keys, the state's, the own ones."""
+        return 3 if self.cached else 2
+
+
+def without_broken_values(
     key: Float[Array, "T KV D"], value: Float[Array, "T KV D"]
 ) -> tuple[Float[Array, "T KV D"], Float[Array, "T KV D"]]:
     """A value that is not finite moves to its key, where a mask can hide it; a zero weight could not: 0 * NaN is NaN.
 
-    XLA fuses this into whatever made keys and values.
+    Channel by channel, so that XLA can do it where keys and values are made.
     """
     finite = jnp.isfinite(value)
-    key = jnp.where(jnp.all(finite, axis=-1, keepdims=True), key, jnp.nan)
-    return key, jnp.where(finite, value, 0)
+    return jnp.where(finite, key, jnp.nan), jnp.where(finite, value, 0)
 
 
 def _padded(x: Float[Array, "N heads D"], rows: int) -> Float[Array, "rows heads D"]:
@@ -154,12 +197,14 @@ def _padded(x: Float[Array, "N heads D"], rows: int) -> Float[Array, "rows heads
     return jnp.pad(x, ((0, rows - x.shape[0]), (0, 0), (0, 0)))
 
 
-def _row_spans(spans: KeySpans, blocking: _Blocking) -> Int32[Array, "tiles 4 128"]:
-    """state_begin, state_end, own_begin, own_end of each row of the matrix unit: head by head, the tile's rows."""
-    columns = jnp.stack([jnp.asarray(span) for span in jax.tree.leaves(spans)])
-    tiles, heads, rows = blocking.tiles, blocking.tile_heads, blocking.tile_rows
-    columns = jnp.pad(columns, ((0, 0), (0, tiles * rows - columns.shape[1]))).reshape(4, tiles, 1, rows)
-    return jnp.broadcast_to(columns, (4, tiles, heads, rows)).transpose(1, 0, 2, 3).reshape(tiles, 4, TILE_ROWS)
+def _visible(runs: TileRuns, blocking: _Blocking) -> Int32[Array, "tiles columns 128"]:
+    """Begin and length of what each row of the matrix unit sees of each source: head by head, the tile's rows."""
+    columns = []
+    for begin, end in zip(runs.visible_begin, runs.visible_end, strict=True):
+        columns += [begin, end - begin]
+    tiles, rows = columns[0].shape
+    wide = [jnp.broadcast_to(x[:, None, :], (tiles, blocking.tile_heads, rows)) for x in columns]
+    return jnp.stack(wide, axis=1).reshape(tiles, len(columns), TILE_ROWS)
 
 
 def _combined(
@@ -178,112 +223,101 @@ def _combined(
     return mean.transpose(0, 3, 1, 2, 4).reshape(blocking.query_shape)
 
 
-class _BlockList:
-    """The key blocks of one tile as they are met: the cores, then the masked ones of the state and of the branches."""
+class _Unit:
+    """What the table says of a unit. Its runs are read where they are needed, to spare registers."""
 
-    def __init__(self, table: Any, tile: Array, blocking: _Blocking) -> None:
-        self._hulls, self._core_begins, core_ends, blocks = (
-            [table[tile, 2 * column + source] for source in range(2)] for column in range(4)
-        )
-        self._block, self._keys = blocking.key_block, blocking.key_shape[0]
-        self._cores = [end - begin for begin, end in zip(self._core_begins, core_ends, strict=True)]
-        masked = [count - cores for count, cores in zip(blocks, self._cores, strict=True)]
-        self.cores = self._cores[0] + self._cores[1]
-        self.masked_of_state = self.cores + masked[0]
-        self.count = self.masked_of_state + masked[1]
+    def __init__(self, table: Any, step: Array, program: Array) -> None:
+        self._column = lambda column: table[step, program, column]
+        self.tile, self.head_tile, self.split, self.first, self.last, self.cores = map(self._column, range(units.RUNS))
+        self.unmasked_last = jnp.clip(self.cores, self.first, self.last)
 
-    def begin(self, entry: Array) -> Array:
-        """The first key of an entry."""
-        in_core = self._core_begins[0] + entry, self._core_begins[1] + entry - self._cores[0]
-        # Masked blocks stand before and after the core of their hull.
-        masked = entry - self.cores, entry - self.masked_of_state
-        around = [
-            index + jnp.where(index < begin, 0, cores)
-            for index, begin, cores in zip(masked, self._core_begins, self._cores, strict=True)
-        ]
-        return jnp.where(
-            entry < self.cores,
-            jnp.where(entry < self._cores[0], self._at(0, in_core[0]), self._at(1, in_core[1])),
-            jnp.where(entry < self.masked_of_state, self._at(0, around[0]), self._at(1, around[1])),
-        )
-
-    def loaded_from(self, entry: Array) -> Array:
-        """Where its copy begins: the last block of the stream is moved back to lie inside it."""
-        return jnp.minimum(self.begin(entry), self._keys - self._block)
-
-    def _at(self, source: int, index: Array) -> Array:
-        return self._hulls[source] + index * self._block
+    def runs(self, shifts: range, ends: range) -> list[tuple[Array, Array]]:
+        """Shift and end of each run of a list."""
+        return [(self._column(shift), self._column(end)) for shift, end in zip(shifts, ends, strict=True)]
 
 
-def _call(blocking: _Blocking) -> Callable[..., Any]:
-    """The kernel: (tile table, row spans, query, key, value) -> output, or the partial sums of all splits."""
-    key_heads = blocking.key_shape[1]
+def _call(blocking: _Blocking, table_shape: tuple[int, ...]) -> Callable[..., Any]:
+    """The kernel: (units, what rows see, query, key, value, pages) -> output, or the partial sums of all splits."""
+    rounds, programs, _ = table_shape
     block, head_dim, splits = blocking.key_block, blocking.head_dim, blocking.splits
+    core_shifts, core_ends, masked_shifts, masked_ends = units.runs_columns(blocking.sources)
+    group_tiles = blocking.head_tiles // blocking.key_heads  # that share a key head
+    staged_columns = min(head_dim, STAGED_COLUMNS)
     dtype = jnp.bfloat16
 
-    def body(table: Any, row_spans: Any, query: Any, key: Any, value: Any, *refs: Any) -> None:
-        *outputs, rows_smem, key_smem, value_smem, rows_ready, key_ready, value_ready, key_free, value_free, turn = refs
-        warpgroup = lax.axis_index("warpgroup")
-        # The tiles of most blocks stand last in a stream: they start first, so that the short ones fill the end.
-        tile = blocking.tiles - 1 - lax.axis_index("tile")
-        head_tile, split = lax.axis_index("head"), lax.axis_index("split")
-        entries = _BlockList(table, tile, blocking)
-        first = lax.div(entries.count * split, jnp.int32(splits))
-        last = lax.div(entries.count * (split + 1), jnp.int32(splits))
+    def body(table: Any, visible: Any, query: Any, key: Any, value: Any, *refs: Any) -> None:
+        page_table, key_pages, value_pages = refs[:3] if blocking.cached else (None, None, None)
+        (
+            *outputs,
+            queries,
+            keys,
+            values,
+            staged,
+            query_ready,
+            query_free,
+            key_ready,
+            value_ready,
+            key_strips_ready,
+            value_strips_ready,
+            key_free,
+            value_free,
+            turn,
+        ) = refs[3 * blocking.cached :]
+        warpgroup, program = lax.axis_index("warpgroup"), lax.axis_index("program")
 
-        def slot_of(entry: Array) -> Array:
-            return lax.rem(entry - first, jnp.int32(STAGES))
+        def slot_of(unit: _Unit, done: Array, entry: Array) -> Array:
+            return lax.rem(done + entry - unit.first, jnp.int32(STAGES))
 
-        def part(index: int) -> tuple[Any, Any, Array]:
-            """The rows of one head: in this warpgroup's shared memory, in the stream, and which head."""
-            row = warpgroup * WARPGROUP_ROWS + index * blocking.piece
-            in_stream = tile * blocking.tile_rows + lax.rem(row, jnp.int32(blocking.tile_rows))
-            head = head_tile * blocking.tile_heads + lax.div(row, jnp.int32(blocking.tile_rows))
+        def part(unit: _Unit, of: Array | int, index: int) -> tuple[Any, Any, Array]:
+            """The rows of one head: in a warpgroup's shared memory, in the stream, and which head."""
+            row = jnp.int32(of * WARPGROUP_ROWS + index * blocking.piece)
+            in_stream = jnp.maximum(unit.tile, 0) * blocking.tile_rows + lax.rem(row, jnp.int32(blocking.tile_rows))
+            head = unit.head_tile * blocking.tile_heads + lax.div(row, jnp.int32(blocking.tile_rows))
             return pl.ds(index * blocking.piece, blocking.piece), pl.ds(in_stream, blocking.piece), head
 
-        @pl.when(warpgroup < COMPUTE_WARPGROUPS)
-        def _compute() -> None:
-            plgpu.set_max_registers(232, action="increase")
-            mine = rows_smem.at[warpgroup]
-            for index in range(blocking.pieces):
-                in_smem, in_stream, head = part(index)
-                plgpu.copy_gmem_to_smem(query.at[in_stream, head], mine.at[in_smem], rows_ready.at[warpgroup])
+        def compute(step: Array, done: Array) -> Array:
+            unit = _Unit(table, step, program)
+            mine = queries.at[warpgroup]
             lanes = pl.ds(warpgroup * WARPGROUP_ROWS, WARPGROUP_ROWS)
-            state_begin, state_end, own_begin, own_end = (
-                plgpu.load(row_spans.at[tile, column, lanes], layout=_PER_ROW, optimized=False) for column in range(4)
-            )
-            plgpu.barrier_wait(rows_ready.at[warpgroup])
 
-            def attend(entry: Array, carry: _Softmax, span: tuple[Array, Array] | None) -> _Softmax:
-                slot = slot_of(entry)
-                plgpu.barrier_wait(key_ready.at[slot])
+            def attend(entry: Array, carry: _Softmax, *, masked: bool) -> _Softmax:
+                slot = slot_of(unit, done, entry)
+                # Read for each masked block: held through the unmasked ones, they would cost their registers.
+                bounds = [
+                    plgpu.load(visible.at[unit.tile, column, lanes], layout=_PER_ROW, optimized=False)
+                    for column in range(2 * blocking.sources if masked else 0)
+                ]
+                bounds[1::2] = [length.astype(jnp.uint32) for length in bounds[1::2]]
+                plgpu.barrier_wait((key_strips_ready if masked else key_ready).at[slot])
 
                 def multiply(ref: Any) -> Array:
-                    plgpu.wgmma(ref, mine, key_smem.at[slot].transpose((1, 0)))
+                    plgpu.wgmma(ref, mine, keys.at[slot].transpose((1, 0)))
                     _take_turn(turn)
                     return ref[...]
 
                 scores = pl.run_scoped(multiply, plgpu.ACC((WARPGROUP_ROWS, block), jnp.float32))
                 plgpu.barrier_arrive(key_free.at[slot])
+                pl.when(entry == unit.last - 1)(lambda: plgpu.barrier_arrive(query_free.at[warpgroup]))
                 # Scaled before masking: a multiply-add of a masked score would overflow.
                 scores = scores * (blocking.scale * math.log2(math.e))
-                if span is not None:
-                    # A block that was moved back begins with keys of the block before it.
-                    begin = jnp.maximum(span[0], entries.begin(entry))
-                    index = plgpu.broadcasted_iota(jnp.int32, (WARPGROUP_ROWS, block), 1, layout=plgpu.Layout.WGMMA)
-                    index = index + entries.loaded_from(entry)
-                    visible = (index >= _wide(begin, block)) & (index < _wide(span[1], block))
-                    scores = jnp.where(visible, scores, HIDDEN)
+                if masked:
+                    column = plgpu.broadcasted_iota(jnp.int32, (WARPGROUP_ROWS, block), 1, layout=plgpu.Layout.WGMMA)
+                    position = (entry - unit.cores) * block
+                    seen = [  # as unsigned numbers, those before the begin are the largest: one comparison does
+                        (column + _wide(position - begin, block)).astype(jnp.uint32) < _wide(length, block)
+                        for begin, length in zip(bounds[::2], bounds[1::2], strict=True)
+                    ]
+                    scores = jnp.where(functools.reduce(jnp.logical_or, seen), scores, HIDDEN)
                 maximum = jnp.maximum(carry.maximum, scores.max(axis=1))
                 fade = jnp.exp2(carry.maximum - maximum)
                 weights = jnp.exp2(scores - _wide(maximum, block))
                 summed = carry.summed * _wide(fade, head_dim)
                 rounded = weights.astype(dtype)
                 plgpu.barrier_arrive(turn)
-                plgpu.barrier_wait(value_ready.at[slot])
+                plgpu.barrier_wait((value_strips_ready if masked else value_ready).at[slot])
                 plgpu.barrier_wait(turn)
                 total = carry.total * fade + weights.sum(axis=1)
-                summed = _accumulate(summed, rounded, value_smem.at[slot], interpret=blocking.interpret)
+                summed = _accumulate(summed, rounded, values.at[slot], interpret=blocking.interpret)
                 plgpu.barrier_arrive(value_free.at[slot])
                 return _Softmax(summed, maximum, total)
 
@@ -292,66 +326,127 @@ def _call(blocking: _Blocking) -> Callable[..., Any]:
                 plgpu.layout_cast(jnp.full((WARPGROUP_ROWS,), HIDDEN, jnp.float32), _PER_ROW),
                 plgpu.layout_cast(jnp.zeros((WARPGROUP_ROWS,), jnp.float32), _PER_ROW),
             )
-            pl.when(warpgroup == 1)(lambda: _take_turn(turn))
-            lower = first
-            for upper, span in (
-                (entries.cores, None),
-                (entries.masked_of_state, (state_begin, state_end)),
-                (entries.count, (own_begin, own_end)),
-            ):
-                upper = jnp.clip(upper, first, last)
-                carry = lax.fori_loop(lower, upper, functools.partial(attend, span=span), carry)
-                lower = upper
+            plgpu.barrier_wait(query_ready.at[warpgroup])
+            pl.when(warpgroup == 1)(lambda: plgpu.barrier_wait(turn))
+            carry = lax.fori_loop(unit.first, unit.unmasked_last, functools.partial(attend, masked=False), carry)
+            carry = lax.fori_loop(unit.unmasked_last, unit.last, functools.partial(attend, masked=True), carry)
+            # Rows of padding may have met unmasked keys.
+            idle = plgpu.load(visible.at[unit.tile, 0, lanes], layout=_PER_ROW, optimized=False) < 0
+            carry = _Softmax(
+                jnp.where(_wide(idle, head_dim), 0.0, carry.summed),
+                jnp.where(idle, HIDDEN, carry.maximum),
+                carry.total,
+            )
+            pl.when(unit.first == unit.last)(lambda: plgpu.barrier_arrive(query_free.at[warpgroup]))
             pl.when(warpgroup == 0)(lambda: _take_turn(turn))
+            # Before the output is written: the other one need not wait for that to begin its next unit.
+            pl.when((warpgroup == 1) & (step + 1 < rounds))(lambda: plgpu.barrier_arrive(turn))
 
+            pl.when(unit.tile >= 0)(functools.partial(store, unit, carry))
+            return done + unit.last - unit.first
+
+        def store(unit: _Unit, carry: _Softmax) -> None:
             if splits > 1:
-                place = (split, tile, head_tile, lanes)
-                for output, values in zip(outputs, carry, strict=True):
-                    output.at[place][...] = values
+                lanes = pl.ds(warpgroup * WARPGROUP_ROWS, WARPGROUP_ROWS)
+                for output, rows in zip(outputs, carry, strict=True):
+                    output.at[unit.split, unit.tile, unit.head_tile, lanes][...] = rows
                 return
             # A row that saw nothing still holds its first maximum. A NaN is not <=, and stays.
             inverse = jnp.where(carry.maximum <= HIDDEN, 0.0, 1.0 / carry.total)
-            mine[...] = (carry.summed * _wide(inverse, head_dim)).astype(dtype)
-            plgpu.commit_smem()
-            for index in range(blocking.pieces):
-                in_smem, in_stream, head = part(index)
-                plgpu.copy_smem_to_gmem(mine.at[in_smem], outputs[0].at[in_stream, head])
-            plgpu.wait_smem_to_gmem(0)
+            mean = (carry.summed * _wide(inverse, head_dim)).astype(dtype)
+            for begin in range(0, head_dim, staged_columns):
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                staged.at[warpgroup][...] = mean[:, begin : begin + staged_columns]
+                plgpu.commit_smem()
+                for index in range(blocking.pieces):
+                    in_smem, in_stream, head = part(unit, warpgroup, index)
+                    columns = pl.ds(begin, staged_columns)
+                    plgpu.copy_smem_to_gmem(staged.at[warpgroup, in_smem], outputs[0].at[in_stream, head, columns])
+
+        def load(step: Array, done: Array) -> Array:
+            unit = _Unit(table, step, program)
+            core_runs = unit.runs(core_shifts, core_ends)  # read before the queries are asked for: keys wait for them
+            for of in range(COMPUTE_WARPGROUPS):
+                pl.when(step > 0)(functools.partial(plgpu.barrier_wait, query_free.at[of]))
+                for index in range(blocking.pieces):
+                    in_smem, in_stream, head = part(unit, of, index)
+                    plgpu.copy_gmem_to_smem(query.at[in_stream, head], queries.at[of, in_smem], query_ready.at[of])
+            key_head = lax.div(unit.head_tile, jnp.int32(group_tiles))
+
+            def load_block(entry: Array, _: Any, *, runs: list[tuple[Array, Array]], masked: bool) -> None:
+                slot = slot_of(unit, done, entry)
+                size = STRIP if masked else blocking.core_piece
+                cached_end = runs[len(runs) // 3 - 1][1]  # where the runs of cached keys are: they stand first
+                first = (entry - unit.cores if masked else entry) * block
+
+                def fill(source: Any, pages: Any, smem: Any, free: Any, ready: Any) -> None:
+                    pl.when(done + entry - unit.first >= STAGES)(lambda: plgpu.barrier_wait(free.at[slot]))
+
+                    def copy(index: Array, _: Any) -> None:
+                        position = first + index * size
+                        row = _key_row(runs, position)
+                        place = smem.at[slot, pl.ds(pl.multiple_of(index * size, STRIP), size)]
+
+                        def copy_from(origin: Any, row: Array) -> None:
+                            rows = pl.ds(pl.multiple_of(row, STRIP), size)
+                            plgpu.copy_gmem_to_smem(origin.at[rows, key_head], place, ready.at[slot])
+
+                        if not blocking.cached:
+                            return copy_from(source, row)
+                        is_cached = position < cached_end
+
+                        @pl.when(is_cached)
+                        def _from_page() -> None:
+                            page = page_table[lax.div(row, jnp.int32(PAGE_ROWS))]
+                            copy_from(pages, page * PAGE_ROWS + lax.rem(row, jnp.int32(PAGE_ROWS)))
+
+                        pl.when(jnp.logical_not(is_cached))(lambda: copy_from(source, row))
+
+                    lax.fori_loop(0, block // size, copy, None)
+
+                fill(key, key_pages, keys, key_free, key_strips_ready if masked else key_ready)
+                fill(value, value_pages, values, value_free, value_strips_ready if masked else value_ready)
+
+            load_core = functools.partial(load_block, runs=core_runs, masked=False)
+            lax.fori_loop(unit.first, unit.unmasked_last, load_core, None)
+            load_masked = functools.partial(load_block, runs=unit.runs(masked_shifts, masked_ends), masked=True)
+            lax.fori_loop(unit.unmasked_last, unit.last, load_masked, None)
+            return done + unit.last - unit.first
+
+        @pl.when(warpgroup < COMPUTE_WARPGROUPS)
+        def _compute() -> None:
+            plgpu.set_max_registers(232, action="increase")
+            pl.when(warpgroup == 1)(lambda: plgpu.barrier_arrive(turn))
+            lax.fori_loop(0, rounds, compute, jnp.int32(0))
+            if splits == 1:
+                plgpu.wait_smem_to_gmem(0)
 
         @pl.when(warpgroup == COMPUTE_WARPGROUPS)
-        def _stream_keys() -> None:
+        def _load() -> None:
             plgpu.set_max_registers(40, action="decrease")
-            key_head = lax.div(head_tile, jnp.int32(blocking.head_tiles // key_heads))
-            streams = ((key, key_smem, key_ready, key_free), (value, value_smem, value_ready, value_free))
-
-            def load(entry: Array, _: Any) -> None:
-                slot = slot_of(entry)
-                rows = pl.ds(pl.multiple_of(entries.loaded_from(entry), ALIGNMENT), block)
-                for source, smem, ready, free in streams:
-                    pl.when(entry - first >= STAGES)(functools.partial(plgpu.barrier_wait, free.at[slot]))
-                    plgpu.copy_gmem_to_smem(source.at[rows, key_head], smem.at[slot], ready.at[slot])
-
-            lax.fori_loop(first, last, load, None)
+            done = lax.fori_loop(0, rounds, load, jnp.int32(0))
 
             def drain(entry: Array, _: Any) -> None:  # the interpreter wants every phase of a barrier observed
                 for free in (key_free, value_free):
-                    plgpu.barrier_wait(free.at[slot_of(entry)])
+                    plgpu.barrier_wait(free.at[lax.rem(entry, jnp.int32(STAGES))])
 
-            lax.fori_loop(jnp.maximum(last - STAGES, first), last, drain, None)
+            lax.fori_loop(jnp.maximum(done - STAGES, 0), done, drain, None)
+            for of in range(COMPUTE_WARPGROUPS):
+                plgpu.barrier_wait(query_free.at[of])
 
     partial = (splits, blocking.tiles, blocking.head_tiles, TILE_ROWS)
     sums = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((*partial, head_dim), partial, partial))
-    ready, free = (
-        plgpu.Barrier(num_barriers=STAGES),
-        plgpu.Barrier(num_arrivals=COMPUTE_WARPGROUPS, num_barriers=STAGES),
-    )
     blocks = plgpu.SMEM((STAGES, block, head_dim), dtype, transforms=SWIZZLED)
+
+    def ready(copies: int) -> Any:
+        return plgpu.Barrier(num_arrivals=copies, num_barriers=STAGES)
+
     return plgpu.kernel(
         body,
         out_type=jax.ShapeDtypeStruct(blocking.query_shape, dtype) if splits == 1 else sums,
-        grid=(blocking.tiles, blocking.head_tiles, splits),
+        grid=(programs,),
         kernel_name="fork_attention",
-        grid_names=("tile", "head", "split"),
+        grid_names=("program",),
         num_threads=COMPUTE_WARPGROUPS + 1,
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(approx_math=True),
@@ -359,14 +454,26 @@ def _call(blocking: _Blocking) -> Callable[..., Any]:
             plgpu.SMEM((COMPUTE_WARPGROUPS, WARPGROUP_ROWS, head_dim), dtype, transforms=SWIZZLED),
             blocks,
             blocks,
+            plgpu.SMEM((COMPUTE_WARPGROUPS, WARPGROUP_ROWS, staged_columns), dtype, transforms=SWIZZLED),
             plgpu.Barrier(num_arrivals=blocking.pieces, num_barriers=COMPUTE_WARPGROUPS),
-            ready,
-            ready,
-            free,
-            free,
+            plgpu.Barrier(num_barriers=COMPUTE_WARPGROUPS),
+            ready(block // blocking.core_piece),
+            ready(block // blocking.core_piece),
+            ready(block // STRIP),
+            ready(block // STRIP),
+            ready(COMPUTE_WARPGROUPS),
+            ready(COMPUTE_WARPGROUPS),
             plgpu.Barrier(num_arrivals=COMPUTE_WARPGROUPS),
         ],
     )
+
+
+def _key_row(runs: list[tuple[Array, Array]], position: Array) -> Array:
+    """The key row at a position of a list; row 0 beyond its end."""
+    shift = -position
+    for run_shift, run_end in reversed(runs):
+        shift = jnp.where(position < run_end, run_shift, shift)
+    return position + shift
 
 
 def _accumulate(summed: Array, weights: Array, values: Any, *, interpret: bool) -> Array:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.fork_attention.metadata import KeySpans
+from pallas_kernels.fork_attention.metadata import CachedKeys, KeySpans
 from pallas_kernels.precision import accumulation_dtype
 
 
@@ -14,16 +14,21 @@ def fork_attention(
     value: Float[Array, "T KV D"],
     spans: KeySpans,
     *,
+    cached: CachedKeys | None = None,
     scale: float,
 ) -> Float[Array, "N H D"]:
-    """See `api.fork_attention`. Builds the [H, N, T] scores."""
+    """See `api.fork_attention`. Builds the [H, N, T] scores, cached keys being more rows of T."""
+    visible = spans.visible(key.shape[0])
+    if cached is not None:
+        cached_key, cached_value = cached.gathered()
+        key, value = jnp.concatenate([cached_key, key]), jnp.concatenate([cached_value, value])
+        visible = jnp.concatenate([cached.visible(), visible], axis=1)
     dtype = accumulation_dtype(query.dtype)
     group = query.shape[1] // key.shape[1]
     q = query.astype(dtype)
     k = jnp.repeat(key.astype(dtype), group, axis=1)
     v = jnp.repeat(value.astype(dtype), group, axis=1)
 
-    visible = spans.visible(key.shape[0])
     scores = scale * jnp.einsum("nhd,thd->hnt", q, k, precision="highest")
     scores = jnp.where(visible[None], scores, -jnp.inf)
     top = jnp.max(scores, axis=-1, keepdims=True, initial=jnp.finfo(dtype).min)

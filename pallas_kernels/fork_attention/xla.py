@@ -1,15 +1,19 @@
 """Fork attention by blocks of query rows: runs anywhere, differentiable, memory linear in the stream."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int32
 
-from pallas_kernels.fork_attention.metadata import KeySpans
+from pallas_kernels.fork_attention.metadata import CachedKeys, KeySpans
 from pallas_kernels.precision import accumulation_dtype
 
 # Rows of one block: H * 128 * T scores live at once (61 MB at 16 heads, T = 7,500).
 BLOCK_ROWS = 128
+
+type _Ends = tuple[Int32[Array, " N"], Int32[Array, " N"]]  # begin and end of each row's cached span
 
 
 def fork_attention(
@@ -18,11 +22,18 @@ def fork_attention(
     value: Float[Array, "T KV D"],
     spans: KeySpans,
     *,
+    cached: CachedKeys | None = None,
     scale: float,
 ) -> Float[Array, "N H D"]:
-    """See `api.fork_attention`. No [T, T] array is built: one block of rows after another meets all keys."""
+    """See `api.fork_attention`. No [T, T] array is built: one block of rows after another meets all keys.
+
+    Cached keys are gathered from their pages to stand before those of the stream.
+    """
     rows, heads, head_dim = query.shape
-    key_rows, key_heads, _ = key.shape
+    stream_rows, key_heads, _ = key.shape
+    if cached is not None:
+        cached_key, cached_value = cached.gathered()
+        key, value = jnp.concatenate([cached_key, key]), jnp.concatenate([cached_value, value])
     dtype = accumulation_dtype(query.dtype)
     blocks = -(-rows // BLOCK_ROWS)
 
@@ -37,9 +48,12 @@ def fork_attention(
     broken = ~jnp.all(finite, axis=-1)
 
     @jax.checkpoint  # the backward pass recomputes a block's scores instead of keeping all of them
-    def attend(block: tuple[Array, KeySpans]) -> Array:
-        q, block_spans = block
-        visible = block_spans.visible(key_rows)
+    def attend(block: tuple[Array, KeySpans, _Ends | None]) -> Array:
+        q, block_spans, ends = block
+        visible = block_spans.visible(stream_rows)
+        if cached is not None and ends is not None:
+            of_block = dataclasses.replace(cached, begin=ends[0], end=ends[1])
+            visible = jnp.concatenate([of_block.visible(), visible], axis=1)
         q = q.astype(dtype).reshape(BLOCK_ROWS, key_heads, heads // key_heads, head_dim)
         scores = scale * jnp.einsum("nkgd,tkd->kgnt", q, k, precision="highest")
         weights, total = _masked_exponentials(scores, visible)
@@ -50,7 +64,8 @@ def fork_attention(
         out = jnp.where(sees_broken[:, :, None, None], jnp.nan, out)
         return out.reshape(BLOCK_ROWS, heads, head_dim).astype(query.dtype)
 
-    out = jax.lax.map(attend, (in_blocks(query), jax.tree.map(in_blocks, spans)))
+    ends = None if cached is None else (cached.begin, cached.end)
+    out = jax.lax.map(attend, jax.tree.map(in_blocks, (query, spans, ends)))
     return out.reshape(blocks * BLOCK_ROWS, heads, head_dim)[:rows]
 
 

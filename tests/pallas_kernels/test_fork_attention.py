@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels.fork_attention.api import KeySpans, fork_attention
+from pallas_kernels import trees
+from pallas_kernels.fork_attention.api import PAGE_ROWS, CachedKeys, KeySpans, fork_attention
+from pallas_kernels.fork_attention.cases import AWKWARD, Case
+from pallas_kernels.trees import Request
 from tests.pallas_kernels import ANYWHERE
 from tests.tolerances import OPERATOR, assert_close
 from tests.trees import laid_out, plan_of
@@ -129,6 +132,90 @@ def test_some_rows_equal_the_same_rows_of_all(implementation):
     assert_close(some, whole[rows], OPERATOR["float32"])
 
 
+RESUMED = {
+    "in the first page": ([Request(40, [3, 20])], [1]),
+    "a page": ([Request(90, [3, 20])], [64]),
+    "more than a page": ([Request(150, [3, 20])], [65]),
+    "nothing new": ([Request(128, [3, 20])], [128]),
+    "some of a round": ([Request(210, [5]), Request(30, [4, 1]), Request(70, [9])], [200, 0, 63]),
+}
+
+
+def kept(requests, cached, key, value):
+    """The cached rows of whole streams in pages in turned order, and of each resumed row its row in the whole stream.
+
+    Rows of a page beyond the cached ones hold NaN keys and large values, pages of nobody hold nothing but NaN.
+    """
+    entries = [-(-length // PAGE_ROWS) for length in cached]
+    pages = np.full((2, sum(entries) + 2, PAGE_ROWS, *key.shape[1:]), np.nan, key.dtype)
+    table = np.arange(sum(entries), 0, -1)  # page 0 and the last one are nobody's
+    pages[1, table] = 1e30
+    case = Case([Request(whole.state - length, whole.branches) for whole, length in zip(requests, cached, strict=True)])
+    begin, end = np.zeros((2, case.rows), np.int32)
+    rows = np.full(case.rows, -1)
+    for piece, whole in zip(trees.pieces(case.requests), trees.pieces(requests), strict=True):
+        first_entry, skipped = sum(entries[: piece.slot]), cached[piece.slot] if piece.parent is None else 0
+        here = slice(piece.begin, piece.begin + piece.length)
+        rows[here] = whole.begin + skipped + np.arange(piece.length)
+        begin[here] = first_entry * PAGE_ROWS
+        end[here] = begin[here] + cached[piece.slot]
+        for row in range(skipped):
+            place = table[first_entry + row // PAGE_ROWS], row % PAGE_ROWS
+            pages[0][place], pages[1][place] = key[whole.begin + row], value[whole.begin + row]
+    return CachedKeys(*pages, np.append(table, 0).astype(np.int32), begin, end), rows, case.spans()
+
+
+@pytest.mark.parametrize("implementation", ANYWHERE)
+@pytest.mark.parametrize("name", RESUMED)
+def test_resumed_rows_equal_those_of_a_whole_state(implementation, name):
+    requests, lengths = RESUMED[name]
+    with jax.enable_x64(True):
+        query, key, value = operands(trees.stream_rows(requests), (6, 2), "float64")
+        whole = trees.key_spans(requests, query.shape[0])
+        expected = fork_attention(query, key, value, whole, scale=0.25, implementation="reference")
+        cached, rows, spans = kept(requests, lengths, np.asarray(key), np.asarray(value))
+        mine = (
+            jnp.asarray(np.where((rows >= 0)[:, None, None], x[rows], np.nan))
+            for x in map(np.asarray, (query, key, value))
+        )
+        out = fork_attention(*mine, spans, cached=cached, scale=0.25, implementation=implementation)
+    assert_close(out[rows >= 0], expected[rows[rows >= 0]], OPERATOR["float64"])
+    assert not np.asarray(out[rows < 0]).any(), "padding rows see nothing and must be zero"
+
+
+@pytest.mark.parametrize("implementation", ANYWHERE)
+def test_some_rows_with_cached_keys_equal_the_same_rows_of_all(implementation):
+    case = AWKWARD["cached and not"]
+    query, key, value, *pages = case.operands(jax.random.key(0), jnp.float32)
+    options = {"scale": 0.25, "implementation": implementation}
+    cached = jax.tree.map(jnp.asarray, case.cached_keys(*pages))
+    spans = jax.tree.map(jnp.asarray, case.spans())
+    whole = fork_attention(query, key, value, spans, cached=cached, **options)
+    rows = jnp.array([20, 0, 15, 15], jnp.int32)
+    some = fork_attention(query[rows], key, value, spans.of_rows(rows), cached=cached.of_rows(rows), **options)
+    assert_close(some, whole[rows], OPERATOR["float32"])
+
+
+def test_gradient_reaches_cached_keys_and_is_that_of_the_reference():
+    case = AWKWARD["cached and not"]
+    with jax.enable_x64(True):
+        arguments = case.operands(jax.random.key(0), jnp.float64)
+
+        def loss(implementation):
+            def of(arguments):
+                query, key, value, *pages = arguments
+                cached, spans = case.cached_keys(*pages), case.spans()
+                options = {"cached": cached, "scale": 0.25, "implementation": implementation}
+                return jnp.sum(jnp.sin(fork_attention(query, key, value, spans, **options)))
+
+            return of
+
+        found, expected = jax.grad(loss("xla"))(arguments), jax.grad(loss("reference"))(arguments)
+        for a, b in zip(found, expected, strict=True):
+            assert np.asarray(b).any()
+            assert_close(a, b, 1e-12)
+
+
 def test_gradient_flows_and_is_that_of_the_reference():
     with jax.enable_x64(True):
         _, metadata = round_of_three()
@@ -153,3 +240,19 @@ def test_refuses_heads_that_do_not_group_and_unknown_names():
         fork_attention(query[:, :5], key, value, metadata.spans, scale=1.0)
     with pytest.raises(ValueError, match="implementation must be one of reference, xla, pallas"):
         fork_attention(query, key, value, metadata.spans, scale=1.0, implementation="cuda")
+
+
+def test_refuses_pages_that_are_not_those_of_the_keys():
+    case = AWKWARD["65 cached"]
+    query, key, value, *pages = case.operands(jax.random.key(0))
+    cached = case.cached_keys(*pages)
+
+    def refused(said: str, *pages: jax.Array, rows: int = 128):
+        wrong = CachedKeys(*pages, cached.table, cached.begin[:rows], cached.end[:rows])
+        with pytest.raises(ValueError, match=said):
+            fork_attention(query, key, value, case.spans(), cached=wrong, scale=1.0, implementation="xla")
+
+    said = r"cached pages are bfloat16 \(32, 1, 256\), these keys are bfloat16 \(64, 1, 256\) a page"
+    refused(said, *(x[:, :32] for x in pages))
+    refused("cached pages are float32", *(x.astype(jnp.float32) for x in pages))
+    refused("cached spans of 1 rows for 128 query rows", *pages, rows=1)
