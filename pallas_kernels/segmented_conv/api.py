@@ -28,6 +28,7 @@ def segmented_conv(
     predecessors: Int32[Array, "T earlier"],
     segments: Segments,
     *,
+    windows: Float[Array, "slots earlier channels"] | None = None,
     key_heads: int,
     key_dim: int,
     implementation: Implementation = None,
@@ -49,7 +50,12 @@ def segmented_conv(
 
                 row            0           1            2           3          4
                 predecessors   -1 -1 -1    -1 -1 0      -1 0 1      0 1 2      1 2 3
+
+            An index of T or more is row index - T of `windows`, whose slots are counted through: the first row of a
+            state that goes on from slot 1 has predecessors T + 3, T + 4, T + 5.
         segments: the chunk rows (`Segments`) in which the recurrence reads its operands.
+        windows: the last projected rows of states that were read in earlier calls, oldest first, in the dtype of
+            `mixed`.
         key_heads, key_dim: nk and dk.
         implementation: "reference", "xla", "pallas", or None for the best that can run.
 
@@ -58,8 +64,8 @@ def segmented_conv(
         of unused chunks are zero too, or unspecified in an accelerator's kernel.
 
     Raises:
-        ValueError: fewer columns than channels, channels that do not divide into q, k and v, or
-            `segments` is of a stream of other length.
+        ValueError: fewer columns than channels, channels that do not divide into q, k and v, `segments` of a stream of
+            other length, or `windows` of other rows than those projected here.
     """
     channels, value_heads = weights.taps.shape[1], write_logit.shape[1]
     value_channels = channels - 2 * key_heads * key_dim
@@ -72,6 +78,11 @@ def segmented_conv(
         raise ValueError(f"segmented_conv: rows of {mixed.shape[1]} columns, taps of {channels} channels")
     if segments.chunk_row.shape[0] != mixed.shape[0]:
         raise ValueError(f"segmented_conv: segments of {segments.chunk_row.shape[0]} rows for {mixed.shape[0]} rows")
+    if windows is not None and (windows.shape[1:] != (predecessors.shape[1], channels) or windows.dtype != mixed.dtype):
+        raise ValueError(
+            f"segmented_conv: windows of {windows.shape[1:]} {windows.dtype}, "
+            f"rows of {(predecessors.shape[1], channels)} {mixed.dtype}"
+        )
     return dispatch.run(
         "segmented_conv",
         IMPLEMENTATIONS,
@@ -82,6 +93,7 @@ def segmented_conv(
         weights,
         predecessors,
         segments,
+        windows=windows,
         key_heads=key_heads,
         key_dim=key_dim,
     )

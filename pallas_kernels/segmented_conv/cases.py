@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from pallas_kernels import trees
@@ -20,11 +21,15 @@ HEAD_DIM = 128
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A round, and the heads of its recurrence."""
+    """A round, and the heads of its recurrence.
+
+    With a `tail` it is a growing round: states go on from windows, and each is cut so many rows before its end.
+    """
 
     requests: Sequence[Request]
     key_heads: int = 16
     value_heads: int = 32
+    tail: int | None = None
 
     @property
     def rows(self) -> int:
@@ -37,15 +42,23 @@ class Case:
 
     def segments(self) -> Segments:
         """As in a capacity: not all of it is used."""
-        return trees.segments_of_capacity(self.requests)
+        return trees.segments_of_capacity(self.requests, tail=self.tail)
+
+    def predecessors(self) -> np.ndarray:
+        """As the op takes them."""
+        rows_before = trees.predecessors if self.tail is None else trees.resumed_predecessors
+        return rows_before(self.requests, self.rows, taps=TAPS)
 
     def operands(self, key: jax.Array, dtype: DTypeLike = jnp.bfloat16) -> tuple[Any, ...]:
-        """mixed (wider than the channels, as a projection's output is), write_logit, decay_input and the weights."""
-        shapes = ((self.rows, self.channels + HEAD_DIM), *2 * [(self.rows, self.value_heads)])
+        """mixed (wider than the channels, as a projection's output is), write_logit, decay_input, the windows where
+        there are any, and the weights."""
+        shapes: list[tuple[int, ...]] = [(self.rows, self.channels + HEAD_DIM), *2 * [(self.rows, self.value_heads)]]
+        if self.tail is not None:
+            shapes.append((len(self.requests), TAPS - 1, self.channels))
         *rows, taps, rate, bias = (
             jax.random.normal(one, shape, jnp.float32)
             for one, shape in zip(
-                jax.random.split(key, 6),
+                jax.random.split(key, 3 + len(shapes)),
                 (*shapes, (TAPS, self.channels), *2 * [(self.value_heads,)]),
                 strict=True,
             )
@@ -63,20 +76,23 @@ class Case:
 
 CASES = {name: Case(requests) for name, requests in trees.WORKLOADS.items()} | {
     "quality-all 16/16": Case(trees.WORKLOADS["quality-all"], value_heads=16),
+    "growing step": Case(trees.GROWING_STEP, tail=32),
 }
 # Small and awkward ones, for correctness.
 AWKWARD = {
     "one row": Case([Request(1, [1])], key_heads=1, value_heads=1),
     "chunk edges": Case([Request(64, [1, 63, 64, 65]), Request(2, [3])], key_heads=1, value_heads=2),
     "many requests": Case([Request(3, [2]) for _ in range(20)], key_heads=1, value_heads=1),
+    "windows": Case([Request(66, [1, 5]), Request(2, [3]), Request(1, [1])], key_heads=1, value_heads=1, tail=1),
 }
 
 
 def caller(case: Case, implementation: str) -> Callable[..., ConvOutput]:
     """The op on the operands of a case."""
-    segments, before = case.segments(), trees.predecessors(case.requests, case.rows, taps=TAPS)
+    segments, before = case.segments(), case.predecessors()
 
-    def call(mixed: jax.Array, write_logit: jax.Array, decay_input: jax.Array, weights: ConvWeights) -> ConvOutput:
+    def call(mixed: jax.Array, write_logit: jax.Array, decay_input: jax.Array, *rest: Any) -> ConvOutput:
+        *windows, weights = rest
         return segmented_conv(
             mixed,
             write_logit,
@@ -84,6 +100,7 @@ def caller(case: Case, implementation: str) -> Callable[..., ConvOutput]:
             weights,
             jnp.asarray(before),
             segments,
+            windows=windows[0] if windows else None,
             key_heads=case.key_heads,
             key_dim=HEAD_DIM,
             implementation=implementation,

@@ -34,6 +34,7 @@ def segmented_conv(
     predecessors: Int32[Array, "T earlier"],
     segments: Segments,
     *,
+    windows: Float[Array, "slots earlier channels"] | None = None,
     key_heads: int,
     key_dim: int,
     interpret: bool = False,
@@ -56,9 +57,10 @@ def segmented_conv(
     begin, length = jnp.asarray(segments.chunk_begin), jnp.asarray(segments.chunk_length)
     before = predecessors[begin]
     table = jnp.concatenate([begin[:, None], length[:, None], before], axis=1)
+    sources = (mixed,) if windows is None else (mixed, windows.reshape(-1, channels))
     call = _kernel(begin.shape[0], key_heads, value_heads, earlier)
     with interpreted(interpret):
-        query, key, value = call(segments.used_chunks(), table, mixed, weights.taps.astype(jnp.float32))
+        query, key, value = call(segments.used_chunks(), table, *sources, weights.taps.astype(jnp.float32))
     log_decay, write_strength = gates(write_logit, decay_input, weights, segments)
     return ConvOutput(query, key, value, log_decay, write_strength)
 
@@ -66,11 +68,22 @@ def segmented_conv(
 def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
     heads = 2 * key_heads + value_heads
 
-    def body(
-        used: Any, table: Any, mixed: Any, taps: Any, query: Any, key: Any, value: Any, rows: Any, full: Any
-    ) -> None:
+    def body(used: Any, table: Any, mixed: Any, *refs: Any) -> None:
+        *windows, taps, query, key, value, rows, full = refs  # no windows, or all of them as rows of one array
         program = lax.axis_index("program")
         items = used[0] * heads
+
+        def copy_earlier(row: Array, columns: Any, place: Any, arrived: Any) -> None:
+            """Copy one row that stands before a chunk, here or in a window."""
+
+            def copy(source: Any, row: Array) -> None:
+                plgpu.copy_gmem_to_smem(source.at[pl.ds(row, 1), columns], place, arrived)
+
+            if not windows:
+                copy(mixed, row)
+                return
+            pl.when(row < mixed.shape[0])(lambda: copy(mixed, row))
+            pl.when(row >= mixed.shape[0])(lambda: copy(windows[0], row - mixed.shape[0]))
 
         def fetch(index: Array) -> None:
             """Copy the rows of the program's item `index`, if there is one."""
@@ -81,9 +94,9 @@ def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
                 chunk, head = lax.div(item, jnp.int32(heads)), lax.rem(item, jnp.int32(heads))
                 columns = pl.ds(pl.multiple_of(head * HEAD_DIM, HEAD_DIM), HEAD_DIM)
                 for number in range(earlier):
-                    row = jnp.maximum(table[chunk, 2 + number], 0)
-                    plgpu.copy_gmem_to_smem(
-                        mixed.at[pl.ds(row, 1), columns],
+                    copy_earlier(
+                        jnp.maximum(table[chunk, 2 + number], 0),
+                        columns,
                         rows.at[slot, pl.ds(LEAD - earlier + number, 1)],
                         full.at[slot],
                     )

@@ -17,19 +17,21 @@ def segmented_conv(
     predecessors: Int32[Array, "T earlier"],
     segments: Segments,
     *,
+    windows: Float[Array, "slots earlier channels"] | None = None,
     key_heads: int,
     key_dim: int,
 ) -> ConvOutput:
     """See `api.segmented_conv`."""
     dtype = accumulation_dtype(mixed.dtype)
     m = mixed[:, : weights.taps.shape[1]].astype(dtype)
+    earlier_rows = m if windows is None else jnp.concatenate([m, windows.reshape(-1, m.shape[1]).astype(dtype)])
     taps = weights.taps.astype(dtype)
     value_heads = write_logit.shape[1]
 
     def one_row(row: Array, before: Array, b: Array, a: Array) -> tuple[Array, ...]:
         y = taps[-1] * row
         for i in range(taps.shape[0] - 1):
-            y = y + taps[i] * jnp.where(before[i] < 0, 0, m[before[i]])
+            y = y + taps[i] * jnp.where(before[i] < 0, 0, earlier_rows[before[i]])
         y = y / (1 + jnp.exp(-y))
         q, k, v = jnp.split(y, [key_heads * key_dim, 2 * key_heads * key_dim])
         q, k = q.reshape(key_heads, key_dim), k.reshape(key_heads, key_dim)

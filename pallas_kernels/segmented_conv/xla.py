@@ -18,6 +18,7 @@ def segmented_conv(
     predecessors: Int32[Array, "T earlier"],
     segments: Segments,
     *,
+    windows: Float[Array, "slots earlier channels"] | None = None,
     key_heads: int,
     key_dim: int,
 ) -> ConvOutput:
@@ -26,10 +27,11 @@ def segmented_conv(
     dtype = accumulation_dtype(mixed.dtype)
     taps = weights.taps.astype(dtype)
     m = mixed[:, : taps.shape[1]].astype(dtype)  # before the gather: its transpose adds up rows, in this dtype
+    earlier_rows = m if windows is None else jnp.concatenate([m, windows.reshape(-1, m.shape[1]).astype(dtype)])
     convolved = m * taps[-1][None]
     for i in range(taps.shape[0] - 1):  # a sum, not a product of matrices: that might be cut to TF32
         before = predecessors[:, i]
-        convolved = convolved + jnp.where(before[:, None] < 0, 0, m[before]) * taps[i][None]
+        convolved = convolved + jnp.where(before[:, None] < 0, 0, earlier_rows[before]) * taps[i][None]
     activated = jax.nn.silu(convolved)
 
     key_channels = key_heads * key_dim

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation
-from pallas_kernels.segmented_gdn import pallas, reference, xla
+from pallas_kernels.segmented_gdn import pallas, reference, triton, xla
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
 __all__ = ["CHUNK_ROWS", "IMPLEMENTATIONS", "Segments", "segmented_gdn"]
@@ -16,6 +16,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     "reference": reference.segmented_gdn,
     "xla": xla.segmented_gdn,
     "pallas": pallas.segmented_gdn,
+    "triton": triton.segmented_gdn,
 }
 
 
@@ -28,9 +29,10 @@ def segmented_gdn(
     states: Float[Array, "slots nv dv dk"],
     segments: Segments,
     *,
+    pool: Float[Array, "pool_slots nv dv dk"] | None = None,
     scale: float,
     implementation: Implementation = None,
-) -> tuple[Float[Array, "chunk_rows nv dv"], Float[Array, "slots nv dv dk"]]:
+) -> tuple[Float[Array, "chunk_rows nv dv"], *tuple[Float[Array, "_ nv dv dk"], ...]]:
     """S_t = a_t S_{t-1} (I - e_t k_t k_t^T) + e_t v_t k_t^T and o_t = scale S_t q_t, segment by segment.
 
     Operands and outputs are in the chunk rows of `Segments`, as `segmented_conv` returns them: padding rows of used
@@ -43,18 +45,25 @@ def segmented_gdn(
         write_strength: e in 0..1.
         states: the slots that segments name; S is [dv, dk] as in the paper.
         segments: lengths, slots and chunks.
+        pool: more slots, which the segments name behind those of `states`. An accelerator's kernel writes them in place
+            if the caller donates them.
         scale: factor of the output.
-        implementation: "reference", "xla", "pallas", or None for the best that can run.
+        implementation: "reference", "xla", "pallas", "triton", or None for the best that can run.
 
     Returns:
-        The outputs in the dtype of `value`, unspecified in padding rows, and the slots with the final states
-        written. A row is influenced by the rows of its own segment and by its initial state alone.
+        The outputs in the dtype of `value`, unspecified in padding rows, and `states` with the final states written,
+        then `pool` likewise where there is one. A row is influenced by the rows of its own segment and by its initial
+        state alone.
 
     Raises:
         ValueError: nv is not a multiple of nk, or the rows are not those of the chunk list.
     """
     if value.shape[1] % key.shape[1]:
         raise ValueError(f"segmented_gdn: {value.shape[1]} value heads are not a multiple of {key.shape[1]} key heads")
+    if pool is not None and (pool.shape[1:] != states.shape[1:] or pool.dtype != states.dtype):
+        raise ValueError(
+            f"segmented_gdn: a pool of {pool.shape[1:]} {pool.dtype} and slots of {states.shape[1:]} {states.dtype}"
+        )
     chunks = segments.chunk_length.shape[0]
     if value.shape[0] != CHUNK_ROWS * chunks:
         raise ValueError(f"segmented_gdn: {value.shape[0]} rows are not {CHUNK_ROWS} for each of {chunks} chunks")
@@ -69,5 +78,6 @@ def segmented_gdn(
         write_strength,
         states,
         segments,
+        pool=pool,
         scale=scale,
     )

@@ -18,11 +18,15 @@ HEAD_DIM = 128
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A round, and the heads of its recurrence."""
+    """A round, and the heads of its recurrence.
+
+    With a `tail` it is a growing round: states go on from a pool, and each is cut so many rows before its end.
+    """
 
     requests: Sequence[Request]
     key_heads: int = 16
     value_heads: int = 32
+    tail: int | None = None
 
     @property
     def scale(self) -> float:
@@ -30,30 +34,36 @@ class Case:
 
     @property
     def used_chunks(self) -> int:
-        return sum(-(-piece.length // CHUNK_ROWS) for piece in trees.pieces(self.requests))
+        return int((self.segments().chunk_length > 0).sum())
 
     def segments(self) -> Segments:
         """As in a capacity: not all of it is used."""
-        return trees.segments_of_capacity(self.requests)
+        return trees.segments_of_capacity(self.requests, tail=self.tail)
 
     def operands(self, key: jax.Array, dtype: DTypeLike = jnp.bfloat16) -> tuple[jax.Array, ...]:
-        """query, key, value, log_decay and write_strength in chunk rows, zero in padding; related keys, slow decays."""
+        """query, key, value, log_decay and write_strength in chunk rows, zero in padding; related keys, slow decays.
+        Then the pool of a growing round."""
         segments = self.segments()
         padding = (segments.stream_rows() < 0)[:, None]
         rows = padding.shape[0]
-        keys = jax.random.split(key, 6)
+        keys = jax.random.split(key, 7)
         query, key, value = (
             jax.random.normal(one, (rows, heads, HEAD_DIM), jnp.float32)
             for one, heads in zip(keys[:3], (self.key_heads, self.key_heads, self.value_heads), strict=True)
         )
         key = key + 0.5 * jax.random.normal(keys[3], (1, self.key_heads, HEAD_DIM), jnp.float32)
         query, key = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
-        log_decay, write_strength = (jax.random.normal(one, (rows, self.value_heads), jnp.float32) for one in keys[4:])
+        log_decay, write_strength = (jax.random.normal(one, (rows, self.value_heads), jnp.float32) for one in keys[4:6])
         gates = (-jnp.exp(log_decay - 2), jax.nn.sigmoid(write_strength + 1))
         return (
             *(jnp.where(padding[..., None], 0, x).astype(dtype) for x in (query, key, value)),
             *(jnp.where(padding, 0, x) for x in gates),
+            *self._pool(keys[6]),
         )
+
+    def _pool(self, key: jax.Array) -> list[jax.Array]:
+        shape = (2 * len(self.requests), self.value_heads, HEAD_DIM, HEAD_DIM)
+        return [] if self.tail is None else [0.1 * jax.random.normal(key, shape, jnp.float32)]
 
     def operations(self) -> float:
         """Products of the chunks: three with the state, and the chunk's own scores, inverse (13 of 64) and mixes."""
@@ -62,9 +72,9 @@ class Case:
         return float(self.used_chunks * self.value_heads * (state + chunk))
 
     def bytes(self) -> float:
-        """Operands read once and outputs written once; states written once."""
+        """Operands read once and outputs written once; states written once, those of a pool read and written."""
         rows = self.used_chunks * CHUNK_ROWS
-        states = 4.0 * len(self.requests) * self.value_heads * HEAD_DIM**2
+        states = 4.0 * (1 if self.tail is None else 3) * len(self.requests) * self.value_heads * HEAD_DIM**2
         return (
             2.0 * rows * HEAD_DIM * (2 * self.key_heads + 2 * self.value_heads) + 8.0 * rows * self.value_heads + states
         )
@@ -73,15 +83,21 @@ class Case:
 CASES = {name: Case(requests) for name, requests in trees.WORKLOADS.items()} | {
     f"{name} 16/16": Case(requests, value_heads=16) for name, requests in trees.WORKLOADS.items()
 }
+CASES |= {"growing step": Case(trees.GROWING_STEP, tail=32)}
 
 
-def caller(case: Case, implementation: str) -> Callable[..., tuple[jax.Array, jax.Array]]:
+def caller(case: Case, implementation: str) -> Callable[..., tuple[jax.Array, ...]]:
     """The op on the operands of a case, with slots that hold nothing yet."""
-    segments = case.segments()
+    segments = jax.tree.map(jnp.asarray, case.segments())
 
     def call(
-        query: jax.Array, key: jax.Array, value: jax.Array, log_decay: jax.Array, write_strength: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        log_decay: jax.Array,
+        write_strength: jax.Array,
+        *pool: jax.Array,
+    ) -> tuple[jax.Array, ...]:
         states = lax.empty((segments.slots, case.value_heads, HEAD_DIM, HEAD_DIM), log_decay.dtype)
         return segmented_gdn(
             query,
@@ -91,6 +107,7 @@ def caller(case: Case, implementation: str) -> Callable[..., tuple[jax.Array, ja
             write_strength,
             states,
             segments,
+            pool=pool[0] if pool else None,
             scale=case.scale,
             implementation=implementation,
         )

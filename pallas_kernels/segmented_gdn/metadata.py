@@ -19,8 +19,8 @@ class Segments:
     Segment s has `length[s]` rows (0: unused). It starts from the state in slot `initial_slot[s]` (-1: zero) and leaves
     its last state in slot `final_slot[s]` (-1: nowhere). This index is the whole fork of a recurrence (Eq. 4): many
     branches name the slot of one state and nothing is copied. Segments form levels: one that reads a slot stands after
-    the one that writes it, in this list and in the chunk list. A slot is written at most once; the writer may start
-    from it too, and then stands before every other reader.
+    the one that writes it, in this list and in the chunk list; `levels` bounds how many follow each other so. A slot is
+    written at most once; the writer may start from it too, and then stands before every other reader.
 
     Chunk c holds `chunk_length[c]` (at most CHUNK_ROWS) stream rows from `chunk_begin[c]` on and belongs to segment
     `chunk_segment[c]`. The chunks of segment s are neighbours in the list, from `first_chunk[s]` on, and all but its
@@ -29,7 +29,10 @@ class Segments:
     The operands of the recurrence are in *chunk rows*: chunk c owns rows CHUNK_ROWS * c and up, CHUNK_ROWS of them,
     whose first `chunk_length[c]` are its stream rows and whose others are padding. So a segment begins at a chunk and
     its rows are neighbours. `chunk_row[t]` is the chunk row of stream row t, 0 for a row of no segment; it is the
-    inverse of `stream_rows`. `slots` is the number of state slots. A state of 70 rows, two branches of 5 and 66 rows:
+    inverse of `stream_rows`.
+
+    Slots 0 to `slots` - 1 live as long as the call; slot `slots` + i is slot i of a pool that outlives it. A state of
+    70 rows, two branches of 5 and 66 rows:
 
         first_chunk   length   initial_slot   final_slot      chunk_segment   chunk_begin   chunk_length
                   0       70             -1            0                  0             0             64
@@ -40,6 +43,15 @@ class Segments:
 
         stream row    0 .. 69     70 .. 74      75 .. 140
         chunk_row     0 .. 69    128 .. 132    192 .. 257
+
+    The same state in three levels, with one slot and a pool: its first 30 rows go on from slot 4 of the pool and leave
+    their state in its slot 7, where the other 40 start; the branches start from what these leave.
+
+        first_chunk   length   initial_slot   final_slot
+                  0       30              5            8
+                  1       40              8            0
+                  2        5              0           -1
+                  3       66              0           -1
     """
 
     first_chunk: Int32[jax.Array | np.ndarray, " G"]
@@ -51,10 +63,22 @@ class Segments:
     chunk_length: Int32[jax.Array | np.ndarray, " C"]
     chunk_row: Int32[jax.Array | np.ndarray, " T"]
     slots: int = dataclasses.field(metadata={"static": True})
+    levels: int = dataclasses.field(default=2, metadata={"static": True})
 
     def used_chunks(self) -> Int32[Array, "1"]:
         """How many entries of the chunk list are used: the first ones. For kernels, which read it from memory."""
         return jnp.sum(jnp.asarray(self.chunk_length) > 0, dtype=jnp.int32)[None]
+
+    def level(self) -> Int32[Array, " G"]:
+        """How many segments stand before each one, each starting from the slot that the one before writes."""
+        writes = (self.length > 0) & (self.final_slot >= 0)
+        same_slot = self.initial_slot[:, None] == self.final_slot[None]
+        another = ~jnp.eye(self.length.shape[0], dtype=bool)  # a segment may resume a slot in place
+        follows = same_slot & writes[None] & another
+        level = jnp.zeros_like(self.length)
+        for _ in range(self.levels - 1):
+            level = jnp.max(jnp.where(follows, level[None] + 1, 0), axis=1)
+        return level
 
     def stream_rows(self) -> Int32[Array, " chunk_rows"]:
         """The stream row that each chunk row holds, -1 for padding; int32 [CHUNK_ROWS * C]."""

@@ -1,9 +1,10 @@
 """The gated delta rule on Hopper (Pallas, Mosaic GPU): one solve of all chunks, then one scan for each level.
 
 What no state enters is computed for all chunks side by side (`pallas_solve`). Then the states are carried along the
-segments (`pallas_scan`): in a first launch along those that need no other segment of this call, in a second along those
-that start from a slot the first has written. Grids are as large as the device, not as the capacity; a schedule computed
-from the segments tells each block its share, so unused entries cost nothing and no other structure compiles anew.
+segments (`pallas_scan`): in a first launch along those that need no other segment of this call, in the next along those
+that start from a slot the first has written, and so on. Grids are as large as the device, not as the capacity; a
+schedule computed from the segments tells each block its share, so unused entries cost nothing and no other structure
+compiles anew.
 """
 
 import functools
@@ -18,12 +19,9 @@ from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 from pallas_kernels.segmented_gdn.pallas_scan import GOES_ON, LAST, RELEASE, RELOAD, SLICE, scan
 from pallas_kernels.segmented_gdn.pallas_solve import BLOCKS_PER_MULTIPROCESSOR, solve
 
-# Warpgroups of a block that scan, by level. Few long states: one, it has the block's memory and tensor core alone.
-# Many short questions: two that share what the block loads.
-SLICES = (1, 2)
-# Launches of the scan. A segment of a later level (it starts from a slot that a segment of the last level writes) would
-# not run at all: a layout that makes deeper segments has to add an entry to SLICES.
-LEVELS = len(SLICES)
+# Warpgroups of a block that scan. Few long states: one, it has the block's memory and tensor core alone. Many short
+# questions, which are the last level: two that share what the block loads.
+STATE_SLICES, BRANCH_SLICES = 1, 2
 
 
 @functools.partial(jax.jit, static_argnames=("scale", "interpret"))  # lowered once for all layers
@@ -36,20 +34,23 @@ def segmented_gdn(
     states: Float[Array, "slots nv dv dk"],
     segments: Segments,
     *,
+    pool: Float[Array, "pool_slots nv dv dk"] | None = None,
     scale: float,
     interpret: bool = False,
-) -> tuple[Float[Array, "chunk_rows nv dv"], Float[Array, "slots nv dv dk"]]:
+) -> tuple[Float[Array, "chunk_rows nv dv"], *tuple[Float[Array, "_ nv dv dk"], ...]]:
     """See `api.segmented_gdn`. Rows of padding in used chunks have to be zero; unused chunks are never read.
 
-    `interpret` simulates the kernels on a CPU. The slots are updated in place where XLA can give `states` away, else
-    XLA copies them once: a caller that reads no slot which it does not write may pass uninitialised ones (`lax.empty`).
+    `interpret` simulates the kernels on a CPU. The slots are updated in place where XLA can give `states` and `pool`
+    away, else XLA copies them once: a caller that reads no slot which it does not write may pass uninitialised ones
+    (`lax.empty`).
 
-    Segments of a third level are left unwritten: `SLICES` has one entry for each level that there is.
+    Each of `segments.levels` is a launch of the scan; a segment of a level beyond them does not run at all.
 
     Raises NotImplementedError: operands other than bfloat16, gates or states other than float32, head dimensions other
     than 128.
     """
     _check(query, key, value, log_decay, write_strength, states)
+    slot_arrays = (states,) if pool is None else (states, pool)
     segments = jax.tree.map(jnp.asarray, segments)
     chunks, value_heads = segments.chunk_length.shape[0], value.shape[1]
     blocks = 3 if interpret else MULTIPROCESSORS
@@ -69,12 +70,17 @@ def segmented_gdn(
             blocks=blocks * BLOCKS_PER_MULTIPROCESSOR,
             interpret=interpret,
         )
-        # Every level writes its own rows and slots of the same two arrays.
-        out, slots = jax.new_ref(lax.empty(value.shape, value.dtype)), jax.new_ref(states)
-        for level, slices in enumerate(SLICES):
+        # Every level writes its own rows and slots of the same arrays.
+        out, slots = jax.new_ref(lax.empty(value.shape, value.dtype)), [jax.new_ref(array) for array in slot_arrays]
+        for level, slices in enumerate(_slices(segments.levels)):
             operands = (query, key, value, *solved)
             scan(schedule, runs[level], operands, out, slots, scale=scale, slices=slices, interpret=interpret)
-        return jax.freeze(out), jax.freeze(slots)
+        return jax.freeze(out), *map(jax.freeze, slots)
+
+
+def _slices(levels: int) -> tuple[int, ...]:
+    """Scanning warpgroups of each level."""
+    return (*(levels - 1) * (STATE_SLICES,), BRANCH_SLICES)
 
 
 def _check(query: Array, key: Array, value: Array, log_decay: Array, write_strength: Array, states: Array) -> None:
@@ -105,8 +111,9 @@ def _schedule(
     begins, ends = offset == 0, offset == chunks[segment] - 1
     initial, final = segments.initial_slot[segment], segments.final_slot[segment]
 
-    level = jnp.where(used, _levels(segments)[segment], LEVELS)
-    entries = jnp.sum(level[None] == jnp.arange(LEVELS, dtype=jnp.int32)[:, None], axis=1, dtype=jnp.int32)
+    levels = segments.levels
+    level = jnp.where(used, segments.level()[segment], levels)
+    entries = jnp.sum(level[None] == jnp.arange(levels, dtype=jnp.int32)[:, None], axis=1, dtype=jnp.int32)
     first_entry = jnp.cumsum(entries) - entries
     order = jnp.argsort(level, stable=True)
     initial, level = initial[order], level[order]
@@ -126,7 +133,7 @@ def _schedule(
 
     remaining = jnp.where(begins, 0, chunks[segment[order]] - offset)  # entries to the next border
     runs = []
-    for this_level, slices in enumerate(SLICES):
+    for this_level, slices in enumerate(_slices(levels)):
         steps = entries[this_level] * (value_heads * dv // (slices * SLICE))
         cuts = jnp.arange(blocks + 1, dtype=jnp.int32) * steps // blocks
         entry = cuts % jnp.maximum(entries[this_level], 1)
@@ -134,15 +141,3 @@ def _schedule(
         cuts = jnp.where(cuts < steps, border, steps)
         runs.append(jnp.concatenate([cuts, entries[this_level][None], first_entry[this_level][None]]))
     return jnp.stack(columns, axis=1), jnp.stack(runs)
-
-
-def _levels(segments: Segments) -> Int32[Array, " G"]:
-    """How many segments of this call stand before each one, each starting from the slot that the one before writes."""
-    writes = (segments.length > 0) & (segments.final_slot >= 0)
-    same_slot = segments.initial_slot[:, None] == segments.final_slot[None]
-    another = ~jnp.eye(segments.length.shape[0], dtype=bool)  # a segment may resume a slot in place
-    follows = same_slot & writes[None] & another
-    level = jnp.zeros_like(segments.length)
-    for _ in range(LEVELS - 1):
-        level = jnp.max(jnp.where(follows, level[None] + 1, 0), axis=1)
-    return level

@@ -9,6 +9,7 @@ U = (V^T - exp(c) S K^T) system^T,   O = scale exp(c) S Q^T + U mix^T,   S <- ex
 all transposed, [64, rows]: no product waits for another warp. Outputs leave through a transposed store.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -41,13 +42,13 @@ def scan(
     runs: Int32[Array, " run"],
     operands: tuple[Array, ...],
     out_ref: Any,
-    states_ref: Any,
+    slots_refs: Sequence[Any],
     *,
     scale: float,
     slices: int,
     interpret: bool,
 ) -> None:
-    """Scan the segments of one level; writes their rows of `out_ref` and their final slots of `states_ref`.
+    """Scan the segments of one level; writes their rows of `out_ref` and their final slots of `slots_refs`.
 
     Args:
         schedule: entries of all levels, one a chunk: its number; the slot that its segment starts from here (-1: zero),
@@ -57,13 +58,15 @@ def scan(
         runs: block x has the steps `runs[x]` to `runs[x + 1]`; then the number of entries of this level and the first.
             Step s is entry s % entries of the (head, slice of dv) pair s // entries.
         operands: query, key [chunk rows, nk, dk], value [chunk rows, nv, dv], system, mix and gates (see `solve`).
-        out_ref, states_ref: [chunk rows, nv, dv] bfloat16 and [slots, nv, dv, dk] float32, updated in place.
+        out_ref, slots_refs: [chunk rows, nv, dv] bfloat16, and one or two arrays of slots [slots, nv, dv, dk] float32
+            that are counted through; updated in place.
         slices: warpgroups that share a block's operands, each with SLICE dimensions of dv.
     """
     query, key, value = operands[:3]
     blocks, rows, dk = runs.shape[0] - 3, CHUNK_ROWS, key.shape[2]
     value_heads, dv = value.shape[1:]
     group, parts = value_heads // key.shape[1], dv // (slices * SLICE)
+    slot_arrays = len(slots_refs)  # the slots of this call, and the pool where there is one
 
     def kernel(
         schedule_ref: Any,
@@ -75,21 +78,11 @@ def scan(
         mix_ref: Any,
         gates_ref: Any,
         out_ref: Any,
-        states_ref: Any,
-        queries: Any,
-        keys: Any,
-        values: Any,
-        systems: Any,
-        mixes: Any,
-        gates: Any,
-        notes: Any,
-        buffer: Any,
-        outs: Any,
-        full: Any,
-        empty: Any,
-        buffer_full: Any,
-        buffer_free: Any,
+        *refs: Any,
     ) -> None:
+        slots_refs, scratch = refs[:slot_arrays], refs[slot_arrays:]
+        queries, keys, values, systems, mixes, gates, notes, buffer, outs, *barriers = scratch
+        full, empty, buffer_full, buffer_free = barriers
         block, warpgroup = lax.axis_index("block"), lax.axis_index("warpgroup")
         begin, end = runs_ref[block], runs_ref[block + 1]
         entries, first_entry = runs_ref[blocks + 1], runs_ref[blocks + 2]
@@ -101,6 +94,16 @@ def scan(
 
         def rows_of(chunk: Array) -> Any:
             return pl.ds(pl.multiple_of(chunk * rows, rows), rows)
+
+        def in_slot(slot: Array, action: Callable[[Any, Array], None]) -> None:
+            """Calls `action` with the array that holds a slot, and the slot's number there."""
+            states_ref, *pool = slots_refs
+            slot, first = jnp.maximum(slot, 0), states_ref.shape[0]
+            if not pool:
+                action(states_ref, slot)
+                return
+            pl.when(slot < first)(lambda: action(states_ref, slot))
+            pl.when(slot >= first)(lambda: action(pool[0], slot - first))
 
         def reloads(step: Array, start: Array, bits: Array) -> Array:
             return (start >= 0) & (((bits & RELOAD) != 0) | (step == begin))
@@ -175,9 +178,12 @@ def scan(
                 plgpu.commit_smem()
                 plgpu.copy_smem_to_gmem(out, out_ref.at[rows_of(chunk), head, value_slice])
 
+                def store(slots_ref: Any, number: Array) -> None:
+                    slots_ref.at[number, head, value_slice][...] = state
+
                 @pl.when(finish >= 0)
                 def keep_state() -> None:
-                    states_ref.at[jnp.maximum(finish, 0), head, value_slice][...] = state
+                    in_slot(finish, store)
 
                 return state, pair + (bits & LAST) // LAST
 
@@ -218,9 +224,12 @@ def scan(
                     def wait_for_buffer() -> None:
                         plgpu.barrier_wait(buffer_free)
 
-                    for part in range(slices):
-                        source = states_ref.at[jnp.maximum(start, 0), head, head_and_slice(pair, part)[1]]
-                        plgpu.copy_gmem_to_smem(source, buffer.at[part], buffer_full)
+                    def load(slots_ref: Any, number: Array) -> None:
+                        for part in range(slices):
+                            source = slots_ref.at[number, head, head_and_slice(pair, part)[1]]
+                            plgpu.copy_gmem_to_smem(source, buffer.at[part], buffer_full)
+
+                    in_slot(start, load)
 
                 loads = loads + reload.astype(jnp.int32)
                 releases = releases + ((bits & RELEASE) != 0).astype(jnp.int32)
@@ -266,4 +275,4 @@ def scan(
             plgpu.Barrier(num_arrivals=slices),
             plgpu.Barrier(num_arrivals=slices),
         ],
-    )(schedule, runs, *operands, out_ref, states_ref)
+    )(schedule, runs, *operands, out_ref, *slots_refs)

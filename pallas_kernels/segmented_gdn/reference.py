@@ -16,10 +16,12 @@ def segmented_gdn(
     states: Float[Array, "slots nv dv dk"],
     segments: Segments,
     *,
+    pool: Float[Array, "pool_slots nv dv dk"] | None = None,
     scale: float,
-) -> tuple[Float[Array, "chunk_rows nv dv"], Float[Array, "slots nv dv dk"]]:
+) -> tuple[Float[Array, "chunk_rows nv dv"], *tuple[Float[Array, "_ nv dv dk"], ...]]:
     """See `api.segmented_gdn`. Reads where segments begin and end, not how they are cut."""
     dtype = states.dtype
+    slots = states if pool is None else jnp.concatenate([states, pool])
     rows, group = value.shape[0], value.shape[1] // key.shape[1]
     q = scale * jnp.repeat(query.astype(dtype), group, axis=1)
     k = jnp.repeat(key.astype(dtype), group, axis=1)
@@ -49,7 +51,8 @@ def segmented_gdn(
         slots = slots.at[jnp.where(final < 0, slots.shape[0], final)].set(state, mode="drop")
         return (slots, state), jnp.einsum("hvk,hk->hv", state, q_t, precision="highest")
 
-    carry = (states, jnp.zeros(states.shape[1:], dtype))
+    carry = (slots, jnp.zeros(states.shape[1:], dtype))
     per_row = (q, k, v, log_decay.astype(dtype), write_strength.astype(dtype), begins, ends)
-    (states, _), out = jax.lax.scan(one_row, carry, per_row)
-    return out.astype(value.dtype), states
+    (slots, _), out = jax.lax.scan(one_row, carry, per_row)
+    in_call = states.shape[0]
+    return out.astype(value.dtype), *((slots,) if pool is None else (slots[:in_call], slots[in_call:]))

@@ -4,7 +4,7 @@ Chunks are brought into a form without a state all at once; a scan carries the s
 chunks alone whose state something reads; with the states known, all outputs are computed at once.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,8 @@ from jaxtyping import Array, Bool, Float, Int32
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
 type _Pair = tuple[Array, Array]
+type _Slots = tuple[Float[Array, "_ nv dv dk"], ...]
+"""The arrays whose slots are counted through: `states`, and the pool where there is one."""
 
 
 class _Chunk(NamedTuple):
@@ -38,8 +40,9 @@ def segmented_gdn(
     states: Float[Array, "slots nv dv dk"],
     segments: Segments,
     *,
+    pool: Float[Array, "pool_slots nv dv dk"] | None = None,
     scale: float,
-) -> tuple[Float[Array, "chunk_rows nv dv"], Float[Array, "slots nv dv dk"]]:
+) -> tuple[Float[Array, "chunk_rows nv dv"], *tuple[Float[Array, "_ nv dv dk"], ...]]:
     """See `api.segmented_gdn`."""
     count, group = segments.chunk_length.shape[0], value.shape[1] // key.shape[1]
     segment, used = jnp.asarray(segments.chunk_segment), jnp.asarray(segments.chunk_length) > 0
@@ -65,40 +68,37 @@ def segmented_gdn(
     read_later = used & (~ends | (final >= 0))
 
     full_chunks = segments.chunk_row.shape[0] // CHUNK_ROWS
-    before, states = _scan_states(chunks, states, begins, initial, final, read_later, full_chunks)
+    slots: tuple[Array, ...] = (states,) if pool is None else (states, pool)
+    before, slots = _scan_states(chunks, slots, begins, initial, final, read_later, full_chunks)
     corrected = chunks.u - _product("chik,chvk->chiv", chunks.w, before)
     out = _product("chik,chvk->chiv", chunks.query, before) + _product("chij,chjv->chiv", chunks.mix, corrected)
-    return jnp.moveaxis(out, 2, 1).astype(value.dtype).reshape(value.shape), states
+    return jnp.moveaxis(out, 2, 1).astype(value.dtype).reshape(value.shape), *slots
 
 
 def _scan_states(
     chunks: _Chunk,
-    states: Float[Array, "slots nv dv dk"],
+    slots: _Slots,
     begins: Bool[Array, " C"],
     initial: Int32[Array, " C"],
     final: Int32[Array, " C"],
     read_later: Bool[Array, " C"],
     full_chunks: int,
-) -> tuple[Float[Array, "C nv dv dk"], Float[Array, "slots nv dv dk"]]:
+) -> tuple[Float[Array, "C nv dv dk"], _Slots]:
     """The state before every chunk, and the slots after all of them. `full_chunks` bounds those without padding."""
-    count, slots = read_later.shape[0], states.shape[0]
+    count, slot_count = read_later.shape[0], sum(array.shape[0] for array in slots)
     # At most one chunk for each slot is kept at the end of a segment.
-    scanned = jnp.nonzero(read_later, size=min(count, full_chunks + slots), fill_value=count)[0]
+    scanned = jnp.nonzero(read_later, size=min(count, full_chunks + slot_count), fill_value=count)[0]
     begins_there, initial_there, final_there = (
         x.at[scanned].get(mode="fill", fill_value=fill) for x, fill in ((begins, False), (initial, -1), (final, -1))
     )
 
-    def start(table: Array, slot: Array) -> Array:
-        return jnp.where((slot < 0).reshape(*slot.shape, 1, 1, 1), 0, table[slot])
-
-    def one_chunk(carry: _Pair, item: tuple[_Chunk, Array, Array, Array]) -> tuple[_Pair, _Pair]:
-        table, state = carry
+    def one_chunk(carry: tuple[_Slots, Array], item: tuple[_Chunk, Array, Array, Array]) -> tuple[Any, _Pair]:
+        slots, state = carry
         chunk, begins, initial, final = item
-        state = jnp.where(begins, start(table, initial), state)
+        state = jnp.where(begins, _start(slots, initial), state)
         corrected = chunk.u - _product("hik,hvk->hiv", chunk.w, state)
         after = chunk.decay[:, None, None] * state + _product("hiv,hik->hvk", corrected, chunk.key)
-        table = table.at[jnp.where(final < 0, slots, final)].set(after, mode="drop")
-        return (table, after), (state, after)
+        return (_keep(slots, final, after), after), (state, after)
 
     items = (
         jax.tree.map(lambda x: x.at[scanned].get(mode="fill", fill_value=0), chunks),
@@ -106,14 +106,34 @@ def _scan_states(
         initial_there,
         final_there,
     )
-    (states, _), (before, after) = jax.lax.scan(one_chunk, (states, jnp.zeros_like(states[0])), items)
+    (slots, _), (before, after) = jax.lax.scan(one_chunk, (slots, jnp.zeros_like(slots[0][0])), items)
     # The others are last chunks of segments that keep no state. They follow a scanned chunk, or read a slot whose
     # value is final by then.
     kept = read_later.astype(jnp.int32)
     rank = jnp.cumsum(kept) - kept
-    unscanned = jnp.where(begins[:, None, None, None], start(states, initial), after[jnp.maximum(rank - 1, 0)])
+    unscanned = jnp.where(begins[:, None, None, None], _start(slots, initial), after[jnp.maximum(rank - 1, 0)])
     before = jnp.where(read_later[:, None, None, None], before[jnp.minimum(rank, before.shape[0] - 1)], unscanned)
-    return before, states
+    return before, slots
+
+
+def _start(slots: _Slots, slot: Int32[Array, "*C"]) -> Float[Array, "*C nv dv dk"]:
+    """The state in a slot; zero for -1."""
+    state, first = jnp.zeros((), slots[0].dtype), 0
+    for array in slots:
+        here = (slot >= first) & (slot < first + array.shape[0])
+        state = jnp.where(here.reshape(*slot.shape, 1, 1, 1), array[jnp.where(here, slot - first, 0)], state)
+        first += array.shape[0]
+    return state
+
+
+def _keep(slots: _Slots, slot: Int32[Array, ""], state: Float[Array, "nv dv dk"]) -> _Slots:
+    """The slots with a state written to one of them; -1 stands for none."""
+    written, first = [], 0
+    for array in slots:
+        here = (slot >= first) & (slot < first + array.shape[0])
+        written.append(array.at[jnp.where(here, slot - first, array.shape[0])].set(state, mode="drop"))
+        first += array.shape[0]
+    return tuple(written)
 
 
 def _wy_form(

@@ -9,6 +9,8 @@ import pytest
 
 from pallas_kernels.segmented_conv.api import ConvWeights, segmented_conv
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
+from pallas_kernels.trees import Request, Segment, predecessors, resumed_predecessors
+from pallas_kernels.trees import cut as cut_segments
 from tests.pallas_kernels import ANYWHERE
 from tests.tolerances import OPERATOR, assert_close
 from tests.trees import laid_out, plan_of
@@ -121,6 +123,58 @@ def test_rows_of_others_have_no_influence(implementation):
     ):
         mine_in_stream = mine[: stream.tokens.size]
         np.testing.assert_array_equal(np.asarray(found)[mine_in_stream], np.asarray(expected)[mine_in_stream])
+
+
+@pytest.mark.parametrize("implementation", ANYWHERE)
+@pytest.mark.parametrize("cut", [1, 2, 3, 64, 70])
+def test_goes_on_from_a_window(implementation, cut):
+    """A text of 71 rows whose first rows were read before: what is left of it comes out as it does in the whole.
+
+    The window holds the last rows before the cut, and zeros where the text began within it. Others hold NaN.
+    """
+    with jax.enable_x64(True):
+        rows, left = 71, 71 - cut
+        mixed, write_logit, decay_input, weights = operands(rows, "float64")
+
+        def convolved(first, before, windows):
+            return segmented_conv(
+                mixed[first:],
+                write_logit[first:],
+                decay_input[first:],
+                weights,
+                jnp.asarray(before),
+                cut_segments([Segment(rows - first, -1, -1)], rows - first, slots=1),
+                windows=windows,
+                key_heads=KEY_HEADS,
+                key_dim=KEY_DIM,
+                implementation=implementation,
+            )
+
+        whole = convolved(0, predecessors([Request(rows, [])], rows), None)
+        window = np.concatenate([np.zeros((TAPS - 1, CHANNELS)), mixed[:cut]])[-(TAPS - 1) :]
+        windows = np.full((3, TAPS - 1, CHANNELS), np.nan)
+        windows[1] = window
+        before = resumed_predecessors([Request(left, [])], left)
+        before = np.where(before >= left, before + TAPS - 1, before)  # slot 1
+        resumed = convolved(cut, before, jnp.asarray(windows))
+        for found, expected in zip(jax.tree.leaves(resumed), jax.tree.leaves(whole), strict=True):
+            assert_close(found[:left], expected[cut : cut + left], OPERATOR["float64"])
+
+
+def test_refuses_windows_of_other_rows():
+    stream, metadata = round_of_two()
+    mixed, *others = operands(metadata.tokens.size, "float32")
+    for windows in (jnp.zeros((2, TAPS - 1, CHANNELS - 1)), jnp.zeros((2, TAPS - 1, CHANNELS), jnp.bfloat16)):
+        with pytest.raises(ValueError, match=r"windows of \(3, 10.\) .*, rows of \(3, 104\) float32"):
+            segmented_conv(
+                mixed,
+                *others,
+                jnp.asarray(metadata.predecessors),
+                metadata.segments,
+                windows=windows,
+                key_heads=KEY_HEADS,
+                key_dim=KEY_DIM,
+            )
 
 
 def test_gradient_is_that_of_the_reference():

@@ -26,25 +26,32 @@ def used_rows(case: Case) -> int:
 
 
 def interpreted(case: Case, operands):
-    before = jnp.asarray(trees.predecessors(case.requests, case.rows))
-    return pallas.segmented_conv(
-        *operands, before, case.segments(), key_heads=case.key_heads, key_dim=HEAD_DIM, interpret=True
+    return called(pallas.segmented_conv, case, operands, interpret=True)
+
+
+def called(function, case: Case, operands, **options):
+    mixed, write_logit, decay_input, *windows, weights = operands
+    return function(
+        mixed,
+        write_logit,
+        decay_input,
+        weights,
+        jnp.asarray(case.predecessors()),
+        case.segments(),
+        windows=windows[0] if windows else None,
+        key_heads=case.key_heads,
+        key_dim=HEAD_DIM,
+        **options,
     )
 
 
 @pytest.mark.parametrize("name", AWKWARD)
 def test_equals_the_reference(name):
     case = AWKWARD[name]
-    mixed, write_logit, decay_input, weights = case.operands(jax.random.key(0))
-    found = interpreted(case, (mixed, write_logit, decay_input, weights))
-    expected = reference.segmented_conv(
-        *(x.astype(jnp.float32) for x in (mixed[:, : case.channels], write_logit, decay_input)),
-        weights,
-        jnp.asarray(trees.predecessors(case.requests, case.rows)),
-        case.segments(),
-        key_heads=case.key_heads,
-        key_dim=HEAD_DIM,
-    )
+    *rows, weights = case.operands(jax.random.key(0))
+    found = interpreted(case, (*rows, weights))
+    in_float32 = (x.astype(jnp.float32) for x in rows)
+    expected = called(reference.segmented_conv, case, (*in_float32, weights))
     for field in dataclasses.fields(found):
         ours, theirs = (np.asarray(getattr(x, field.name), np.float32) for x in (found, expected))
         assert_close(ours[: used_rows(case)], theirs[: used_rows(case)], OPERATOR["bfloat16"])

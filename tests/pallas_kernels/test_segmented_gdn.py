@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.segmented_gdn.api import CHUNK_ROWS, Segments, segmented_gdn
+from pallas_kernels.trees import Segment, cut
 from tests.pallas_kernels import ANYWHERE
 from tests.tolerances import OPERATOR, assert_close
 from tests.trees import laid_out, plan_of
@@ -45,8 +46,9 @@ def run(metadata, arguments, dtype, implementation, *, states=None):
     return over_stream(metadata.segments, arguments, states, implementation)
 
 
-def over_stream(segments, arguments, states, implementation, *, unused=jnp.nan):
-    """The op on operands in stream rows: outputs in stream rows (of no meaning where no segment stands), and slots.
+def over_stream(segments, arguments, states, implementation, *, pool=None, unused=jnp.nan):
+    """The op on operands in stream rows: outputs in stream rows (of no meaning where no segment stands), and slots,
+    then those of the pool if there is one.
 
     In chunk rows, padding of used chunks is zero and unused chunks hold `unused`.
     """
@@ -60,8 +62,8 @@ def over_stream(segments, arguments, states, implementation, *, unused=jnp.nan):
         return jnp.where(is_padding, padding.reshape(column).astype(x.dtype), x[stream_rows])
 
     operands = map(in_chunk_rows, arguments)
-    out, states = segmented_gdn(*operands, states, segments, scale=SCALE, implementation=implementation)
-    return out[segments.chunk_row], states
+    out, *slots = segmented_gdn(*operands, states, segments, pool=pool, scale=SCALE, implementation=implementation)
+    return out[segments.chunk_row], *slots
 
 
 def segments_of(begin, length, initial_slot, final_slot, *, slots, rows, chunks):
@@ -173,6 +175,55 @@ def test_a_slot_is_resumed_in_place(implementation):
 
 
 @pytest.mark.parametrize("implementation", ANYWHERE)
+@pytest.mark.parametrize("first, second", [(130, 64), (1, 1), (0, 70), (65, 0), (0, 0), (63, 65)])
+def test_goes_on_from_a_pool_and_leaves_a_state_there(implementation, first, second):
+    """A state in two parts, either of which may have no rows, and its branches; and another one that does not grow.
+
+    Pool slots are counted behind two others. Slot 1 of the pool is where the state starts, slot 3 is what it leaves
+    behind its first part; what is in the others is NaN and stays it.
+    """
+    saved = 2 + 3 if first else 2 + 1  # without rows nothing is saved, and the next part starts where this one does
+    last = 0 if second else saved
+    rows = first + second + 5 + 66 + 67 + 3
+    segments = cut(
+        [
+            Segment(first, 2 + 1, saved if first else -1),
+            Segment(second, saved, 0 if second else -1),
+            Segment(67, -1, 1),
+            Segment(5, last, -1),
+            Segment(66, last, -1),
+            Segment(3, 1, -1),
+        ],
+        rows + 7,
+        slots=2,
+        levels=3,
+        chunks=11,
+    )
+    with jax.enable_x64(True):
+        arguments = operands(rows + 7, "float64")
+        given = np.random.default_rng(5).standard_normal((VALUE_HEADS, VALUE_DIM, KEY_DIM))
+        pool = np.full((4, *given.shape), np.nan)
+        pool[1] = given
+        states = jnp.full((2, *given.shape), jnp.nan)
+        out, states, after = over_stream(segments, arguments, states, implementation, pool=jnp.asarray(pool))
+        begin = np.cumsum([0, *segments.length])
+        own = [np.arange(*ends) for ends in zip(begin, begin[1:], strict=False)]
+        one, other = [own[0], own[1]], [own[2]]
+        for before, start, branches in ((one, given, (3, 4)), (other, np.zeros(given.shape), (5,))):
+            for branch in branches:
+                text = np.concatenate([*before, own[branch]])
+                assert_close(out[text], recurrence(text, arguments, start)[0], TOLERANCE["float64"])
+        assert_close(states[1], recurrence(own[2], arguments, np.zeros(given.shape))[1], TOLERANCE["float64"])
+        if second:
+            found = recurrence(np.concatenate(one), arguments, given)[1]
+            assert_close(states[0], found, TOLERANCE["float64"])
+        if first:
+            assert_close(after[3], recurrence(own[0], arguments, given)[1], TOLERANCE["float64"])
+        untouched = [0, 1, 2] if first else [0, 1, 2, 3]
+        np.testing.assert_array_equal(np.asarray(after)[untouched], pool[untouched])
+
+
+@pytest.mark.parametrize("implementation", ANYWHERE)
 def test_rows_of_others_have_no_influence(implementation):
     stream, metadata = round_of_three()
     arguments = operands(metadata.tokens.size, "float32")
@@ -202,6 +253,13 @@ def test_gradient_is_that_of_the_reference():
         found, expected = jax.grad(loss("xla", jnp.nan))(arguments), jax.grad(loss("reference", 0.0))(arguments)
         for a, b in zip(found, expected, strict=True):
             assert_close(a, b, 1e-11)
+
+
+def test_refuses_a_pool_of_other_states():
+    _, metadata = round_of_three()
+    arguments, states = operands(metadata.tokens.size, "float32"), slots(metadata, "float32")
+    with pytest.raises(ValueError, match=r"a pool of \(6, 24, 16\) bfloat16 and slots of \(6, 24, 16\) float32"):
+        over_stream(metadata.segments, arguments, states, "xla", pool=states.astype(jnp.bfloat16))
 
 
 def test_refuses_heads_that_do_not_group():

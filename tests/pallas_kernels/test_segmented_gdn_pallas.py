@@ -9,6 +9,7 @@ from pallas_kernels.mosaic import interpreted
 from pallas_kernels.segmented_gdn import pallas
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 from pallas_kernels.segmented_gdn.pallas_solve import solve
+from pallas_kernels.trees import Segment, cut
 
 KEY_HEADS, VALUE_HEADS, DIM = 1, 2, 128
 SCALE = DIM**-0.5
@@ -128,6 +129,39 @@ def test_resumes_given_slots_in_place_and_starts_questions_from_zero():
     """Slot 0 is resumed in place and read, slot 2 read as given, a segment starts from zero and is kept nowhere."""
     segments = segments_of([70, 3, 64, 1, 128], initial=[0, -1, 2, 0, 2], final=[0, -1, -1, -1, -1])
     check(segments, given_states())
+
+
+@pytest.mark.parametrize("first, second", [(65, 64), (0, 70), (3, 0)])
+def test_goes_on_from_a_pool_and_leaves_a_state_there(first, second):
+    """A state in two parts, either of which may have no rows, and two branches; pool slots are counted behind one."""
+    saved = 1 + 2 if first else 1 + 0
+    last = 0 if second else saved
+    segments = cut(
+        [
+            Segment(first, 1 + 0, saved if first else -1),
+            Segment(second, saved, 0 if second else -1),
+            Segment(1, last, -1),
+            Segment(65, last, -1),
+            Segment(0, -1, -1),
+        ],
+        300,
+        slots=1,
+        levels=3,
+        chunks=8,
+    )
+    arguments, states, pool = operands(segments), given_states(slots=1), given_states(seed=6, slots=4)
+    both = jnp.concatenate([states, pool])
+    expected, expected_slots, live = recurrence(arguments, both, segments)
+    call = jax.jit(pallas.segmented_gdn, static_argnames=("scale", "interpret"))
+    out, states, after = call(*arguments, states, segments, pool=pool, scale=SCALE, interpret=True)
+    out, slots = np.asarray(out, np.float64), np.concatenate([states, after]).astype(np.float64)
+    for head in range(VALUE_HEADS):
+        assert error(out[live, head], expected[live, head]) < TOLERANCE
+    written = np.isin(np.arange(5), segments.final_slot)
+    assert written.sum() == (first > 0) + (second > 0)
+    for slot in np.flatnonzero(written):
+        assert error(slots[slot], expected_slots[slot]) < TOLERANCE
+    np.testing.assert_array_equal(slots[~written], np.asarray(both, np.float64)[~written])
 
 
 def test_no_segment_at_all():
