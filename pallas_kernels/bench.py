@@ -12,13 +12,13 @@ import importlib
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from pallas_kernels.dispatch import OPS, device_kind
+from pallas_kernels.dispatch import NAMES, OPS, device_kind
 
 # Measured on an H200: a large bfloat16 product, and a large copy (bytes read and written).
 OPERATIONS_PER_SECOND = 790e12
@@ -79,14 +79,26 @@ def measure(case: Any, call: Callable[..., Any], *, repeats: int = 5) -> dict[st
 def rows(ops: list[str], names: list[str], implementations: list[str]) -> Iterator[dict[str, Any]]:
     """One record for each op, case and implementation; `error` instead of figures where it cannot run."""
     for op in ops:
-        cases = importlib.import_module(f"pallas_kernels.{op}.cases")
-        for name, case in cases.CASES.items():
+        for name, case in cases_of(op).CASES.items():
             for implementation in implementations if not names or name in names else ():
                 row: dict[str, Any] = {"op": op, "case": name, "implementation": implementation}
+                if implementation not in implementations_of(op):
+                    yield row | {"error": f"{op} has no {implementation}"}
+                    continue
                 try:
-                    yield row | measure(case, cases.caller(case, implementation))
-                except (NotImplementedError, ValueError) as refusal:
+                    yield row | measure(case, cases_of(op).caller(case, implementation))
+                except NotImplementedError as refusal:
                     yield row | {"error": str(refusal)}
+
+
+def cases_of(op: str) -> Any:
+    """The module of an op's named cases."""
+    return importlib.import_module(f"pallas_kernels.{op}.cases")
+
+
+def implementations_of(op: str) -> Collection[str]:
+    """The names of an op's implementations."""
+    return importlib.import_module(f"pallas_kernels.{op}.api").IMPLEMENTATIONS
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -99,6 +111,11 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if unknown := set(options.ops) - set(OPS):
         parser.error(f"no op {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")
+    known = {name for op in options.ops for name in cases_of(op).CASES}
+    if unknown := set(options.case) - known:
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    if unknown := set(options.implementation) - set(NAMES):
+        parser.error(f"no implementation {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     titles = f"{'us':>9} {'floor':>8} {'TFLOP/s':>8} {'GB/s':>7} launches   largest, us"
     print(f"{'op':16} {'case':20} {'by':8} {titles} on {device_kind()}")
     for row in rows(options.ops, options.case, options.implementation or ["pallas"]):

@@ -4,13 +4,14 @@ Every op keeps a table of functions with one signature. A name picks that functi
 cannot run; `None` tries the names of `PREFERENCE` in order. A function says "not me" only by NotImplementedError.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 # Best first. Never the reference: it is written to be read, and would hide a missing kernel behind a slow answer.
-PREFERENCE = ("pallas", "xla")
+PREFERENCE = ("pallas", "triton", "xla")
 NAMES = (*PREFERENCE, "reference")
 OPS = ("fork_attention", "segmented_conv", "segmented_gdn", "gated_norm", "matmul")
 
@@ -19,6 +20,8 @@ type Implementation = str | Mapping[str, str] | None
 
 # The Pallas kernels are written for the matrix unit of Hopper (wgmma).
 HOPPER = ("H100", "H200", "H800", "H20", "GH200")
+# The Triton kernels run on NVIDIA cards from this compute capability on: older ones have no bfloat16.
+TRITON_CAPABILITY = (8, 0)
 
 
 def check(implementation: Implementation) -> None:
@@ -57,10 +60,25 @@ def _call(name: str, table: Mapping[str, Callable[..., Any]], *args: Any, **opti
     kind = device_kind()
     if name == "pallas" and not any(model in kind for model in HOPPER):
         raise NotImplementedError(f"the pallas kernels are for {', '.join(HOPPER)}, not for {kind}")
+    if name == "triton" and not _runs_triton(_device()):
+        lowest = ".".join(map(str, TRITON_CAPABILITY))
+        raise NotImplementedError(f"the triton kernels are for NVIDIA cards of capability {lowest} on, not for {kind}")
     return table[name](*args, **options)
 
 
 def device_kind() -> str:
     """What is compiled for: the device of an abstract mesh where one is set, else the first device."""
-    device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
-    return device.device_kind
+    return _device().device_kind
+
+
+def _device() -> Any:
+    return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+
+
+def _runs_triton(device: Any) -> bool:
+    if device.platform not in ("cuda", "gpu"):
+        return False
+    # The device of an abstract mesh has a name alone, which jax-triton knows or refuses; AMD's capability is no number.
+    capability = getattr(device, "compute_capability", ".".join(map(str, TRITON_CAPABILITY)))
+    found = re.fullmatch(r"(\d+)\.(\d+)", capability)
+    return found is not None and tuple(map(int, found.groups())) >= TRITON_CAPABILITY

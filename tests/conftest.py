@@ -11,6 +11,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Small LAPACK solves spend their time waiting for threads when the workers share the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Triton decides when it is imported whether kernels run on the host; see `tests.pallas_kernels.triton_interpreter`.
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Interpreted kernels wait for each other in callbacks: with a thread for each core they could wait for ever.
 os.environ.setdefault("PJRT_NPROC", "16")
 

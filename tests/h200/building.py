@@ -34,11 +34,13 @@ class Build(NamedTuple):
         launched: what the host starts one after the other, as XLA names it; what is recorded in a command buffer (a
             CUDA graph) is not listed.
         temporary_bytes: memory beside operands and results.
+        copied: shape of each array that is copied as a whole, such as "f32[2,32,128,128]".
     """
 
     kernels: list[Kernel]
     launched: list[str]
     temporary_bytes: int
+    copied: list[str]
 
 
 def build(name: str, options: Mapping[str, bool | int | str] | None = None) -> Build:
@@ -61,7 +63,8 @@ def build(name: str, options: Mapping[str, bool | int | str] | None = None) -> B
         (thunks,) = Path(directory).glob("*.thunk_sequence.txt")
         recorded = [*Path(directory).glob("*.thunk_sequence_after_thunk_passes.txt"), thunks][0].read_text()
     (temporary_bytes,) = re.findall(r"temporary bytes: (\d+)", printed)
-    return Build(kernels_of(printed), launched_of(recorded), int(temporary_bytes))
+    copied = re.findall(r"^copied: (\S+)$", printed, re.MULTILINE)
+    return Build(kernels_of(printed), launched_of(recorded), int(temporary_bytes), copied)
 
 
 def kernels_of(printed: str) -> list[Kernel]:

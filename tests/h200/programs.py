@@ -6,9 +6,10 @@ into the directory and prints its temporary bytes.
 
 import dataclasses
 import json
+import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,23 +22,41 @@ from flide_jax.layout import Capacity, MetadataLayout
 from flide_jax.models import qwen3_5
 from flide_jax.models.gated_delta_net import GatedDeltaNetConfig
 from flide_jax.models.packing import Packing
+from flide_jax.models.pool import Pool
 from flide_jax.models.qwen3_5.config import LayerKind
-from pallas_kernels import ConvWeights, fork_attention, gated_norm, segmented_conv, segmented_gdn
+from pallas_kernels import (
+    CachedKeys,
+    ConvWeights,
+    KeySpans,
+    fork_attention,
+    gated_norm,
+    segmented_conv,
+    segmented_gdn,
+)
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 from pallas_kernels.matmul import cases as products
+from pallas_kernels.segmented_conv import cases as convolutions
+from pallas_kernels.segmented_gdn import cases as recurrences
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
-from tests.h200.compiler import compile_for_h200
+from tests.h200.compiler import compile_without_card
 
 TAPS = 4
 ROUND = MetadataLayout(Capacity.of_tokens(2_688), TAPS)  # what the ops alone are compiled for
 CHUNK_ROWS_OF_ROUND = ROUND.capacity.chunks * CHUNK_ROWS
 LABELS = 38
+# Of growing rounds; sizes that no other array has.
+POOL_PAGES, POOL_SLOTS = 4_097, 67
 
 
 class Program(NamedTuple):
-    """A function, and operands it is compiled for; where there is a round, the first is its metadata buffer."""
+    """A function, and operands it is compiled for; where there is a round, the first is its metadata buffer.
+
+    `donated`: the operands that the caller gives away.
+    """
 
     function: Callable[..., Any]
     operands: tuple[Any, ...]
+    donated: tuple[int, ...] = ()
 
 
 def matrix(*shape: int) -> ShapeDtypeStruct:
@@ -60,6 +79,21 @@ def attention(heads: int, key_heads: int, head_dim: int) -> Program:
         return fork_attention(query, key, value, spans, scale=head_dim**-0.5, implementation="pallas")
 
     return Program(function, (buffer(ROUND), matrix(rows, heads, head_dim), *2 * [matrix(rows, key_heads, head_dim)]))
+
+
+def resumed_attention(head_dim: int, *, rows: int) -> Program:
+    """With a pool of pages and a table of them; at 704 rows the keys are split over programs."""
+    heads, key_heads, pages, entries = 16, 4, POOL_PAGES, 1_024
+    column = ShapeDtypeStruct((rows,), np.int32)
+    cached = CachedKeys(
+        *2 * [matrix(pages, PAGE_ROWS, key_heads, head_dim)], ShapeDtypeStruct((entries,), np.int32), column, column
+    )
+
+    def function(query: jax.Array, key: jax.Array, value: jax.Array, spans: KeySpans, cached: CachedKeys) -> jax.Array:
+        return fork_attention(query, key, value, spans, cached=cached, scale=head_dim**-0.5, implementation="pallas")
+
+    operands = (matrix(rows, heads, head_dim), *2 * [matrix(rows, key_heads, head_dim)])
+    return Program(function, (*operands, KeySpans(*4 * [column]), cached))
 
 
 def convolution(config: GatedDeltaNetConfig) -> Program:
@@ -100,6 +134,24 @@ def recurrence(config: GatedDeltaNetConfig) -> Program:
     return Program(function, (buffer(ROUND), keys, keys, values, gates, states))
 
 
+def growing_convolution() -> Program:
+    """The step of a growing state, with windows."""
+    case = convolutions.CASES["growing step"]
+    return Program(convolutions.caller(case, "pallas"), jax.eval_shape(case.operands, jax.random.key(0)))
+
+
+def growing_recurrence(*, donated: bool) -> Program:
+    """The step of a growing state in three layers, each with a pool of its own."""
+    case = recurrences.CASES["growing step"]
+    *operands, pool = jax.eval_shape(case.operands, jax.random.key(0))
+    call = recurrences.caller(case, "pallas")
+
+    def function(operands: Sequence[jax.Array], pools: Sequence[jax.Array]) -> Any:
+        return [call(*operands, pool) for pool in pools]
+
+    return Program(function, (operands, 3 * [pool]), donated=(1,) if donated else ())
+
+
 def norm(config: GatedDeltaNetConfig) -> Program:
     def function(buffer: jax.Array, out: jax.Array, projected: jax.Array, weight: jax.Array) -> jax.Array:
         return gated_norm(
@@ -137,13 +189,33 @@ def model(size: str, tokens: int) -> Program:
     return Program(function, (buffer(layout), packing.shapes(specs)))
 
 
+def growing_model(size: str, tokens: int) -> Program:
+    """The same layers in a growing round, with a pool that is given away."""
+    plain = model(size, tokens)
+    layers = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
+    config = dataclasses.replace(SIZES[size], layers=layers)
+    packing = Packing.of(qwen3_5.abstract(config, labels=LABELS, dtype=np.dtype(jnp.bfloat16)))
+    layout = MetadataLayout(Capacity.of_tokens(tokens, entries=2_048), config.gated_delta_net.conv_taps)
+    pool = qwen3_5.abstract_pool(config, pages=POOL_PAGES, slots=POOL_SLOTS, dtype=np.dtype(jnp.bfloat16))
+
+    def function(buffer: jax.Array, params: tuple[jax.Array, ...], pool: Pool) -> tuple[jax.Array, Pool]:
+        return qwen3_5.growing_forward(packing.unpack(params), layout.unpack(buffer), pool, config)
+
+    return Program(function, (buffer(layout), plain.operands[1], pool), donated=(2,))
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "fork_attention 16/4 x 256": lambda: attention(16, 4, 256),
     "fork_attention 24/4 x 256": lambda: attention(24, 4, 256),
     "fork_attention 16/4 x 128": lambda: attention(16, 4, 128),
     "fork_attention 16/4 x 64": lambda: attention(16, 4, 64),
+    "fork_attention resumed x 256": lambda: resumed_attention(256, rows=704),
+    "fork_attention resumed x 128": lambda: resumed_attention(128, rows=2_688),
     "segmented_conv 16/32": lambda: convolution(SIZES["4B"].gated_delta_net),
     "segmented_gdn 16/32": lambda: recurrence(SIZES["4B"].gated_delta_net),
+    "segmented_conv, windows": lambda: growing_convolution(),
+    "segmented_gdn, pool": lambda: growing_recurrence(donated=True),
+    "segmented_gdn, pool not donated": lambda: growing_recurrence(donated=False),
     "gated_norm 32": lambda: norm(SIZES["4B"].gated_delta_net),
     "matmul in 2688": lambda: product("4B in 2688"),
     "matmul down 2688": lambda: product("4B down 2688"),
@@ -153,6 +225,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "matmul gate_up 64": lambda: product("4B gate_up 64"),
     "4B": lambda: model("4B", 2_688),
     "0.8B": lambda: model("0.8B", 1_024),
+    "0.8B growing": lambda: growing_model("0.8B", 768),
 }
 
 
@@ -161,8 +234,10 @@ def main(name: str, directory: str, options: str) -> None:
     warnings.filterwarnings("ignore", message=".*ptxas is release")
     program = PROGRAMS[name]()
     dumped = {"xla_dump_to": directory, **json.loads(options)}
-    memory = compile_for_h200(program.function, *program.operands, options=dumped).memory_analysis()
-    print(f"temporary bytes: {memory.temp_size_in_bytes}")
+    compiled = compile_without_card(program.function, *program.operands, donated=program.donated, options=dumped)
+    print(f"temporary bytes: {compiled.memory_analysis().temp_size_in_bytes}")
+    for shape in re.findall(r"= (\w+\[[\d,]*\])\S* copy\(", compiled.as_text()):
+        print(f"copied: {shape}")
 
 
 if __name__ == "__main__":

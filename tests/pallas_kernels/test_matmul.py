@@ -1,6 +1,5 @@
 """The product: every implementation against numpy in float64, and what the bits of a row may depend on."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
