@@ -61,13 +61,7 @@ def program(size: Qwen35Config, config: EngineConfig) -> Program:
 def executables(size: Qwen35Config, config: EngineConfig) -> Executables:
     """An engine's executables for random weights."""
     made = program(size, config)
-    return Executables(
-        made.forward,
-        made.initialise(jax.random.key(0)),
-        config.ladder(),
-        conv_taps=made.conv_taps,
-        ablation=config.ablation,
-    )
+    return Executables.of(made, made.initialise(jax.random.key(0)), config)
 
 
 def random_plan(request: Request, rng: np.random.Generator, *, vocabulary: int) -> Plan:

@@ -1,6 +1,7 @@
 """From requests to answers: `config`, `program` (what is compiled), `executables` (one for each capacity), `engine`.
 
-`bundle` keeps executables on disk, `memory` says what they need, `ablation` takes the engine's ideas away one by one.
+`growing` holds the checkpoints that rounds resume and leave, `stored_states` keeps them on disk. `bundle` keeps
+executables on disk, `memory` says what they need, `ablation` takes the engine's ideas away one by one.
 """
 
 from flide_jax.engine.ablation import Ablation

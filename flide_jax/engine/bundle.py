@@ -79,7 +79,8 @@ def save(
         with _without_jax_cache():
             for capacity, compiled in executables:
                 payload = _serialise(compiled)
-                name, sha256 = f"{capacity.tokens}.executable", hashlib.sha256(payload).hexdigest()
+                family = "growing.executable" if capacity.is_growing else "executable"
+                name, sha256 = f"{capacity.tokens}.{family}", hashlib.sha256(payload).hexdigest()
                 _write(directory / name, payload)
                 entries.append({"file": name, "sha256": sha256, "capacity": dataclasses.asdict(capacity)})
                 yield capacity, len(payload)
@@ -122,6 +123,7 @@ def depends_on(program: Program) -> dict[str, Any]:
         if program.implementation is None or isinstance(program.implementation, str)
         else dict(program.implementation),
         "selective_readout": program.ablation.selective_readout,
+        "checkpoints": None if program.store is None else dataclasses.asdict(program.store),
         "xla_options": {
             f"from {tokens} tokens": compiler_options(program.ablation, tokens) for tokens in (1, CONCURRENT_TOKENS + 1)
         },
@@ -211,12 +213,12 @@ def _load(directory: Path, name: str, sha256: str, program: Program, capacity: C
     if hashlib.sha256(payload).hexdigest() != sha256:
         raise BundleError(f"{file}: damaged, its SHA-256 is not that in {MANIFEST}")
     buffer = jax.ShapeDtypeStruct((program.layout(capacity).size,), "int32")
-    arguments = jax.tree.structure(((program.params, buffer), {}))
+    params, *pool = program.arguments(capacity)
+    arguments = jax.tree.structure(((params, buffer, *pool), {}))
+    results = jax.tree.structure((0, *pool) if pool else 0)
     try:
         with precision(program.dtype):
-            return serialize_executable.deserialize_and_load(
-                payload, arguments, jax.tree.structure(0), execution_devices=[_device()]
-            )
+            return serialize_executable.deserialize_and_load(payload, arguments, results, execution_devices=[_device()])
     except Exception as error:  # as above
         raise BundleError(f"{file}: cannot be loaded: {in_one_line(error)}") from None
 

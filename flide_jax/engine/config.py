@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import jax
 import numpy as np
 
+from flide_jax.checkpoints import Placement
 from flide_jax.engine.ablation import Ablation
 from flide_jax.layout import Ladder
 from flide_jax.layout.capacity import RUNGS
@@ -27,19 +28,24 @@ class EngineConfig:
         capacities: stream lengths in tokens that executables are compiled for, ascending. None: fine steps up to
             16,384 on an accelerator, where padding costs; coarse ones up to 4,096 on a CPU, where compiling does.
         max_request_tokens: most tokens of one request, its state and all its questions.
+        checkpoint_bytes: device memory for checkpoints of growing states: a request whose state begins as that of a
+            former one computes the rest of it alone. 0: there are none.
+        placement: which states leave a checkpoint, and where.
         bundle: a directory of executables that `flide-jax warm` made of this model with these choices. They are loaded
             where they would be compiled; see `flide_jax.engine.bundle`. Loading one may run code that it holds.
         ablation: what the engine goes without, for experiments.
 
     Raises:
-        ValueError: an unknown dtype or implementation, capacities that do not ascend, or a bundle for an engine that
-            runs no executable.
+        ValueError: an unknown dtype or implementation, capacities that do not ascend, a bundle for an engine that runs
+            no executable, or checkpoints for one that does not fork.
     """
 
     dtype: DTypeName | None = None
     implementation: dispatch.Implementation = None
     capacities: tuple[int, ...] | None = None
     max_request_tokens: int = 131_072
+    checkpoint_bytes: int = 0
+    placement: Placement = Placement()
     bundle: str | Path | None = None
     ablation: Ablation = Ablation()
 
@@ -51,6 +57,10 @@ class EngineConfig:
             Ladder(self.capacities)
         if self.bundle is not None and self.ablation.op_by_op:
             raise ValueError("an engine that runs op by op has no executables, so it cannot take any from a bundle")
+        if self.checkpoint_bytes < 0:
+            raise ValueError(f"checkpoint_bytes must be 0 or more, got {self.checkpoint_bytes}")
+        if self.checkpoint_bytes and not self.ablation.forks:
+            raise ValueError("an engine without forks has no states by themselves, so it cannot keep checkpoints")
 
     def resolved_dtype(self) -> np.dtype:
         """The dtype on the default backend."""

@@ -1,17 +1,20 @@
 """Requests in, answers out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flide_jax.engine import bundle
+from flide_jax.checkpoints import Counters
+from flide_jax.engine import bundle, stored_states
 from flide_jax.engine.ablation import Logits, logits_without_forks
 from flide_jax.engine.config import EngineConfig
-from flide_jax.engine.executables import Executables
+from flide_jax.engine.executables import Executables, Started
+from flide_jax.engine.growing import GrowingStates
 from flide_jax.engine.model_directory import demo_directory, describe, find_model
 from flide_jax.engine.program import Program, precision
-from flide_jax.layout import Capacity, Demand
+from flide_jax.layout import Capacity
 from flide_jax.prompts.plan import Plan
-from flide_jax.request import Answers, Request, TooLongError, Usage
+from flide_jax.prompts.planner import Planner
+from flide_jax.request import Answers, Request
 
 
 class Engine:
@@ -24,6 +27,7 @@ class Engine:
         dtype: of its activations and matrices.
         prompt_format: from requests to tokens and from logits to answers.
         max_tokens: longest text, a state and one question, that the model reads.
+        planner: what of this a request needs apart from the device.
         executables: what has been compiled so far, and the ladder of capacities.
     """
 
@@ -33,26 +37,22 @@ class Engine:
         Raises:
             CheckpointError: anything in the directory that cannot be used.
             BundleError: the config names a bundle that cannot be used.
+            ValueError: the config gives too few bytes for the checkpoints of this model.
         """
         self.name = name
         self.config = config or EngineConfig()
         model = describe(directory)
         self.program = program = Program.of(model, self.config)
-        ladder = self.config.ladder()
         self.dtype = program.dtype
         self.prompt_format = model.prompt_format
         self.max_tokens: int = model.architecture.max_tokens
+        self.planner = Planner(self.prompt_format, self.max_tokens, self.config.max_request_tokens)
         # Before the weights, which take longer: a bundle of something else is refused at once.
         stored = self.config.bundle
-        compiled = {} if stored is None else bundle.load(Path(stored), program, ladder.capacities)
-        self.executables = Executables(
-            program.forward,
-            program.load(directory),
-            ladder,
-            conv_taps=program.conv_taps,
-            ablation=self.config.ablation,
-            compiled=compiled,
+        compiled = (
+            {} if stored is None else bundle.load(Path(stored), program, program.capacities(self.config.ladder()))
         )
+        self.executables = Executables.of(program, program.load(directory), self.config, compiled=compiled)
 
     @classmethod
     def load(cls, model: str | Path, config: EngineConfig | None = None) -> "Engine":
@@ -82,47 +82,80 @@ class Engine:
     def answer_all(self, requests: Sequence[Request]) -> list[Answers]:
         """Answer many requests, as many as fit in each round. Raises as `answer` does, for the first that fails."""
         plans = [self.plan(request) for request in requests]
-        return [self.answers(*item) for item in zip(requests, plans, self.logits(plans), strict=True)]
+        started = self.start(plans)
+        logits = started()
+        return [
+            self.planner.answers(request, plan, found, resumed=resumed)
+            for request, plan, found, resumed in zip(requests, plans, logits, started.resumed, strict=True)
+        ]
 
     def answers(self, request: Request, plan: Plan, logits: Logits) -> Answers:
         """The answers of one request from its plan's logits. Raises FloatingPointError: a logit is not finite."""
-        usage = Usage(input_tokens=plan.tokens, output_tokens=len(request.questions))
-        return Answers(self.prompt_format.answers(request, logits), usage=usage)
+        return self.planner.answers(request, plan, logits)
 
     def plan(self, request: Request) -> Plan:
         """The tokens of a request. Raises RequestError or NotImplementedError, as `answer` does."""
-        plan = self.prompt_format.plan(request)
-        longest = plan.state.size + int(plan.branch_lengths.max(initial=0))
-        if longest > self.max_tokens:
-            raise TooLongError(
-                (), f"the state and its longest question have {longest} tokens, the model reads {self.max_tokens}"
-            )
-        if plan.tokens > self.config.max_request_tokens:
-            raise TooLongError(
-                (), f"the request has {plan.tokens} tokens, the engine takes {self.config.max_request_tokens}"
-            )
-        return plan
+        return self.planner.plan(request)
+
+    def _growing(self) -> GrowingStates:
+        if self.executables.growing is None:
+            raise ValueError("this engine keeps no checkpoints: its config has checkpoint_bytes 0")
+        return self.executables.growing
 
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
         """Label logits [reads, L] of each plan, float32 or float64. Plans share rounds, which changes rounding only."""
         return self.start(plans)()
 
-    def start(self, plans: Sequence[Plan]) -> Callable[[], list[Logits]]:
+    def start(self, plans: Sequence[Plan]) -> Started:
         """Dispatch plans, as `logits` does, and return what waits for their logits."""
         with precision(self.dtype):
             if self.config.ablation.forks:
                 return self.executables.start(plans)
             logits = logits_without_forks(plans, self.executables.logits)
-        return lambda: logits
+        return Started([0] * len(plans), lambda: logits)
 
     def prepare(self, plan: Plan) -> None:
         """Compile what a plan runs in when it is alone, if that is not done yet."""
         with precision(self.dtype):
-            self.executables.prepare(self.executables.ladder.smallest_for(Demand.of(plan)))
+            self.executables.prepare(self.executables.capacity_for(plan))
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Device memory of the checkpoints that are stored or being written."""
+        growing = self.executables.growing
+        return 0 if growing is None else growing.bytes
+
+    def checkpoint_counters(self) -> Counters:
+        """What was found, saved and evicted so far."""
+        growing = self.executables.growing
+        return Counters() if growing is None else growing.counters()
+
+    def save_checkpoints(self, directory: str | Path) -> int:
+        """Save all checkpoints in a new or empty directory, which then holds the texts of their states; how many.
+
+        Raises StoredStatesError: the directory is not empty or cannot be written to.
+        """
+        growing = self._growing()
+        return stored_states.save(Path(directory), growing, self.program, self.executables.params)
+
+    def restore_checkpoints(self, directory: str | Path) -> int:
+        """Add the checkpoints that an engine of the same model and dtype saved, as far as there is room; how many.
+
+        Raises StoredStatesError: nothing was saved there, it is damaged, or it is of another model.
+        """
+        growing = self._growing()
+        return stored_states.restore(Path(directory), growing, self.program, self.executables.params)
+
+    def clear_checkpoints(self) -> None:
+        """Forget all checkpoints, and those that rounds in flight are writing."""
+        if self.executables.growing is not None:
+            self.executables.growing.clear()
 
     def prepare_all(self) -> Iterator[Capacity]:
-        """Compile all capacities of the ladder, and give each when it is there."""
-        for capacity in self.executables.ladder.capacities:
+        """Compile all capacities of the ladder, and those of growing rounds; give each when it is there."""
+        if self.executables.growing is not None:
+            self.executables.growing.prepare()
+        for capacity in self.program.capacities(self.executables.ladder):
             with precision(self.dtype):
                 self.executables.prepare(capacity)
             yield capacity

@@ -1,5 +1,6 @@
 """Compiled forwards, one for each capacity: a round's structure is data, so a different mix never compiles again."""
 
+import dataclasses
 import functools
 import logging
 import operator
@@ -13,7 +14,9 @@ import numpy as np
 from jaxtyping import Float
 
 from flide_jax.engine.ablation import Ablation, Logits
-from flide_jax.engine.program import Forward, Run, compile_round, compiler_options, op_by_op
+from flide_jax.engine.config import EngineConfig
+from flide_jax.engine.growing import GrowingStates, Visit
+from flide_jax.engine.program import Forward, Program, Run, compile_round, compiler_options, op_by_op
 from flide_jax.layout import Capacity, Demand, Ladder, MetadataLayout, Stream, form_rounds, lay_out
 from flide_jax.prompts.plan import Plan
 
@@ -23,12 +26,29 @@ OVERSIZE_KEPT = 2
 _log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Started:
+    """Plans whose rounds were dispatched. Calling it, once, waits for them and gives the label logits of each plan.
+
+    Attributes:
+        resumed: tokens of each plan's state that came from a checkpoint.
+    """
+
+    resumed: list[int]
+    finish: Callable[[], list[Logits]]
+
+    def __call__(self) -> list[Logits]:
+        return self.finish()
+
+
 class Executables:
     """Compiles `forward(params, metadata)` when a capacity is first used, and keeps it. Threads may share it.
 
     Attributes:
         params: the parameter tree, on the device.
         ladder: the capacities that are compiled for.
+        growing: the checkpoints that rounds resume and leave, None for none.
+        growing_ladder: the capacities of rounds that do.
         compiled: the executables so far: all those of the ladder, and of larger ones the two that were used last.
     """
 
@@ -41,44 +61,90 @@ class Executables:
         conv_taps: int,
         ablation: Ablation = Ablation(),  # noqa: B008  frozen
         compiled: Mapping[Capacity, Run] = MappingProxyType({}),
+        growing: GrowingStates | None = None,
+        growing_ladder: Ladder | None = None,
     ) -> None:
-        """`compiled` are executables that need not be compiled any more."""
+        """`compiled` are executables that need not be compiled any more. `growing` needs a ladder of its own."""
         self.params = params
         self.ladder = ladder
+        self.growing = growing
+        self.growing_ladder = growing_ladder or ladder
         self.compiled: dict[Capacity, Run] = dict(compiled)
         self._forward = forward
         self._conv_taps = conv_taps
         self._ablation = ablation
-        self._in_ladder = frozenset(ladder.capacities)
+        self._in_ladder = frozenset((*ladder.capacities, *self.growing_ladder.capacities))
         self._said_oversize = False
         # One thread compiles at a time; meanwhile others run what is compiled.
         self._compiling = threading.Lock()
         self._looking = threading.Lock()
 
+    @classmethod
+    def of(
+        cls,
+        program: Program,
+        params: Any,
+        config: EngineConfig,
+        *,
+        compiled: Mapping[Capacity, Run] = MappingProxyType({}),
+    ) -> "Executables":
+        """Those of a program, with the checkpoints that it has room for."""
+        ladder, growing = config.ladder(), None
+        if program.store is not None:
+            growing = GrowingStates(program.store, program.pool, config.placement, dtype=program.dtype)
+        return cls(
+            program.forward,
+            params,
+            ladder,
+            conv_taps=program.conv_taps,
+            ablation=config.ablation,
+            compiled=compiled,
+            growing=growing,
+            growing_ladder=program.growing_ladder(ladder),
+        )
+
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
         """Label logits of each plan. Plans share rounds."""
         return self.start(plans)()
 
-    def start(self, plans: Sequence[Plan]) -> Callable[[], list[Logits]]:
-        """Dispatch plans, which share rounds. What it returns waits for them, and gives the label logits of each plan.
+    def start(self, plans: Sequence[Plan]) -> Started:
+        """Dispatch plans, which share rounds.
 
-        All rounds are dispatched before the first is awaited: the next is laid out while one runs.
+        All rounds are dispatched before the first is awaited: the next is laid out while one runs. States that they
+        leave are found by plans that start when these have finished.
         """
-        demands = [Demand.of(plan) for plan in plans]
-        running = []
-        for members in self._rounds(demands):
-            stream = lay_out([plans[i] for i in members])
-            capacity = self.ladder.smallest_for(functools.reduce(operator.add, (demands[i] for i in members)))
-            running.append((stream, self.dispatch(stream, capacity)))
+        visits = [Visit(plan) for plan in plans] if self.growing is None else self.growing.enter(plans)
+        try:
+            rounds = self._rounds([visit.demand for visit in visits])
+            running = [self._start_round([visits[i] for i in members]) for members in rounds]
+        except BaseException:
+            self._leave(visits, None)
+            raise
 
         def finish() -> list[Logits]:
             results: list[Logits] = []
-            for stream, logits in running:
-                found = np.asarray(logits)[: stream.read_piece.size]
-                results += np.split(found, np.cumsum(stream.reads_per_request)[:-1])
+            try:
+                for stream, logits in running:
+                    found = np.asarray(logits)[: stream.read_piece.size]
+                    results += np.split(found, np.cumsum(stream.reads_per_request)[:-1])
+            except BaseException:
+                self._leave(visits, None)
+                if self.growing is not None and any(stream.growth is not None for stream, _ in running):
+                    self.growing.lose()
+                raise
+            self._leave(visits, results)
             return results
 
-        return finish
+        return Started([visit.resumed for visit in visits], finish)
+
+    def demand(self, plan: Plan) -> Demand:
+        """What a plan would need of a capacity if it started now."""
+        return Demand.of(plan) if self.growing is None else self.growing.demand(plan)
+
+    def capacity_for(self, plan: Plan) -> Capacity:
+        """What a plan would run in if it started now, alone."""
+        grows = self.growing is not None and self.growing.takes(plan)
+        return (self.growing_ladder if grows else self.ladder).smallest_for(self.demand(plan))
 
     def prepare(self, capacity: Capacity) -> None:
         """Compile for a capacity, if that is not done yet."""
@@ -87,12 +153,29 @@ class Executables:
     def dispatch(self, stream: Stream, capacity: Capacity) -> Float[jax.Array, "reads L"]:
         """Label logits of the capacity's read rows, those of `stream.read_rows` first. Does not wait for the device."""
         layout = MetadataLayout(capacity, self._conv_taps)
-        return self._executable(layout)(self.params, layout.pack(stream))
+        run, buffer = self._executable(layout), layout.pack(stream)
+        if self.growing is None or not capacity.is_growing:
+            return run(self.params, buffer)
+        return self.growing.run(lambda pool: run(self.params, buffer, pool))
+
+    def _start_round(self, visits: Sequence[Visit]) -> tuple[Stream, jax.Array]:
+        growths = None
+        if self.growing is not None and any(visit.is_growing for visit in visits):
+            growths = self.growing.reserve(visits)
+        stream = lay_out([visit.plan for visit in visits], growths)
+        ladder = self.ladder if growths is None else self.growing_ladder
+        capacity = ladder.smallest_for(functools.reduce(operator.add, (visit.demand for visit in visits)))
+        logits = self.dispatch(stream, capacity)
+        return stream, logits
+
+    def _leave(self, visits: Sequence[Visit], logits: Sequence[np.ndarray] | None) -> None:
+        if self.growing is not None:
+            self.growing.leave(visits, logits)
 
     def _rounds(self, demands: Sequence[Demand]) -> list[list[int]]:
         if self._ablation.one_request_a_round:
             return [[i] for i in range(len(demands))]
-        return form_rounds(demands, self.ladder.largest)
+        return form_rounds(demands, self.growing_ladder.largest)
 
     def _executable(self, layout: MetadataLayout) -> Run:
         found = self._kept(layout.capacity)
@@ -116,8 +199,11 @@ class Executables:
             )
         if self._ablation.op_by_op:
             return op_by_op(self._forward, layout)
+        arguments: tuple[Any, ...] = (self.params,)
+        if self.growing is not None and layout.capacity.is_growing:
+            arguments = (self.params, tuple(jax.tree.leaves(self.growing.shapes)))
         options = compiler_options(self._ablation, layout.capacity.tokens)
-        return compile_round(self._forward, self.params, layout, options)
+        return compile_round(self._forward, arguments, layout, options)
 
     def _kept(self, capacity: Capacity) -> Run | None:
         with self._looking:

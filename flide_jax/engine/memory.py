@@ -31,15 +31,16 @@ class CapacityMemory:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryUse:
-    """Bytes of the weights and of a round of each capacity."""
+    """Bytes of the weights, of a round of each capacity, and of the store of checkpoints."""
 
     weights: int
     rounds: Sequence[CapacityMemory]
+    checkpoints: int = 0
 
     @property
     def peak(self) -> int:
-        """The weights and the largest round. What the device's libraries and recorded graphs take comes on top."""
-        return self.weights + max(one.total for one in self.rounds)
+        """All of it, with the largest round. What the device's libraries and recorded graphs take comes on top."""
+        return self.weights + self.checkpoints + max(one.total for one in self.rounds)
 
 
 def memory_use(
@@ -56,8 +57,9 @@ def memory_use(
                 tokens=capacity.tokens,
                 metadata=4 * program.layout(capacity).size,
                 temporaries=found.temp_size_in_bytes,
-                outputs=found.output_size_in_bytes,
+                outputs=found.output_size_in_bytes - found.alias_size_in_bytes,  # the store is written in place
             )
         )
         done(capacity)
-    return MemoryUse(program.weight_bytes, sorted(rounds, key=lambda one: one.tokens))
+    checkpoints = 0 if program.store is None else program.store.bytes
+    return MemoryUse(program.weight_bytes, sorted(rounds, key=lambda one: one.tokens), checkpoints)

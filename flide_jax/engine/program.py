@@ -12,15 +12,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from flide_jax.checkpoints import StoreSize
 from flide_jax.engine.ablation import Ablation
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.model_directory import ModelDescription
-from flide_jax.layout import Capacity, MetadataLayout, RoundMetadata
+from flide_jax.layout import Capacity, Ladder, MetadataLayout, RoundMetadata
 from flide_jax.models import converted, loading
 from flide_jax.models.families import Family
 from flide_jax.models.packing import Packing
 from flide_jax.models.params import initialise, total_bytes
+from flide_jax.models.pool import Pool, bytes_of
 from pallas_kernels.dispatch import Implementation
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 
 # For a GPU: cuBLAS for every product, which compiles in seconds where trials of Triton tiles take a minute, and adds
 # the residual in its epilogue. Products that share an operand stay apart: joining them copies weights at every call.
@@ -35,9 +38,11 @@ CONCURRENT_TOKENS = 2_048
 # Executables that are compiled at a time: XLA compiles outside Python's lock, but traces and lowers within it.
 _MOST_THREADS = 16
 
-Forward = Callable[[Any, RoundMetadata], jax.Array]
-Run = Callable[[Any, Any], jax.Array]
-"""What a capacity runs: (parameters, metadata buffer) -> label logits. An executable, unless it runs op by op."""
+Forward = Callable[..., Any]
+"""(parameters, metadata) -> label logits; of growing rounds (parameters, metadata, pool) -> (label logits, pool)."""
+Run = Callable[..., Any]
+"""What a capacity runs: the same of (parameters, metadata buffer), and of (parameters, metadata buffer, pool), which is
+given away. An executable, unless it runs op by op."""
 
 
 def compiler_options(ablation: Ablation, tokens: int) -> dict[str, bool | int | str]:
@@ -53,16 +58,25 @@ def compiler_options(ablation: Ablation, tokens: int) -> dict[str, bool | int | 
 
 
 def compile_round(
-    forward: Forward, params: Any, layout: MetadataLayout, options: Mapping[str, bool | int | str]
+    forward: Forward, arguments: Sequence[Any], layout: MetadataLayout, options: Mapping[str, bool | int | str]
 ) -> jax.stages.Compiled:
-    """The executable of one capacity, for the default device. `params` are arrays or anything with shape and dtype."""
+    """The executable of one capacity, for the default device.
 
-    def flide_round(params: Any, buffer: jax.Array) -> jax.Array:
-        return forward(params, layout.unpack(buffer))
+    `arguments` are the parameters, and the pool of a growing round: arrays or anything with shape and dtype.
+    """
 
+    def flide_round(params: Any, buffer: jax.Array, *pool: Any) -> Any:
+        return forward(params, layout.unpack(buffer), *pool)
+
+    params, *pool = map(shapes_of, arguments)
     buffer = jax.ShapeDtypeStruct((layout.size,), np.int32)
-    compiled = jax.jit(flide_round, out_shardings=_where_logits_go())
-    return compiled.lower(shapes_of(params), buffer).compile(compiler_options=dict(options))
+    logits = _where_logits_go()
+    compiled = jax.jit(
+        flide_round,
+        donate_argnums=(2,) if pool else (),
+        out_shardings=(logits, None) if pool else logits,
+    )
+    return compiled.lower(params, buffer, *pool).compile(compiler_options=dict(options))
 
 
 def _where_logits_go() -> jax.sharding.Sharding | None:
@@ -75,9 +89,9 @@ def _where_logits_go() -> jax.sharding.Sharding | None:
 def op_by_op(forward: Forward, layout: MetadataLayout) -> Run:
     """The same without compiling it as a whole."""
 
-    def run(params: Any, buffer: Any) -> jax.Array:
+    def run(params: Any, buffer: Any, *pool: Any) -> Any:
         with jax.disable_jit():
-            return forward(params, layout.unpack(jax.numpy.asarray(buffer)))
+            return forward(params, layout.unpack(jax.numpy.asarray(buffer)), *pool)
 
     return run
 
@@ -102,6 +116,8 @@ class Program:
         dtype: of activations and matrices.
         implementation: of the operations in `pallas_kernels`.
         ablation: what it goes without.
+        store: how many checkpoints there is room for, None for none.
+        resumed_pages: of keys, that one request resumes at most.
     """
 
     family: Family
@@ -110,11 +126,13 @@ class Program:
     dtype: np.dtype
     implementation: Implementation
     ablation: Ablation
+    store: StoreSize | None = None
+    resumed_pages: int = 0
 
     @classmethod
     def of(cls, model: ModelDescription, config: EngineConfig) -> "Program":
-        """The program of an engine."""
-        return cls(
+        """The program of an engine. Raises ValueError: too few bytes for checkpoints."""
+        made = cls(
             family=model.family,
             architecture=model.architecture,
             label_ids=model.prompt_format.label_ids,
@@ -122,6 +140,15 @@ class Program:
             implementation=config.implementation,
             ablation=config.ablation,
         )
+        return made.with_checkpoints(config) if config.checkpoint_bytes else made
+
+    def with_checkpoints(self, config: EngineConfig) -> "Program":
+        """The same with room for checkpoints. Raises ValueError: too few bytes for them."""
+        one_of_each = self.family.abstract_pool(self.architecture, pages=1, slots=1, dtype=self.dtype)
+        page_bytes, slot_bytes = bytes_of(one_of_each)
+        store = StoreSize.within(config.checkpoint_bytes, page_bytes=page_bytes, slot_bytes=slot_bytes)
+        longest = -(-min(config.max_request_tokens, self.architecture.max_tokens) // PAGE_ROWS)
+        return dataclasses.replace(self, store=store, resumed_pages=min(store.pages, longest))
 
     @functools.cached_property
     def abstract(self) -> Any:
@@ -148,15 +175,38 @@ class Program:
         """Shapes and dtypes of the parameters as the executables take them."""
         return self.packing.shapes(self.abstract)
 
-    def forward(self, params: tuple[jax.Array, ...], metadata: RoundMetadata) -> jax.Array:
-        """Label logits of the read rows of a round, from packed parameters."""
-        return self.family.forward(
-            self.packing.unpack(params),
-            metadata,
-            config=self.architecture,
-            implementation=self.implementation,
-            selective_readout=self.ablation.selective_readout,
-        )
+    @property
+    def pool(self) -> Pool:
+        """Shapes and dtypes of what checkpoints are made of; () where there are none."""
+        if self.store is None:
+            return ()
+        size = self.store
+        return self.family.abstract_pool(self.architecture, pages=size.pages, slots=size.slots, dtype=self.dtype)
+
+    def growing_ladder(self, ladder: Ladder) -> Ladder:
+        """The capacities of growing rounds, as large as those of a ladder; the ladder itself without checkpoints."""
+        if self.store is None:
+            return ladder
+        return Ladder([capacity.tokens for capacity in ladder.capacities], entries=self.resumed_pages)
+
+    def capacities(self, ladder: Ladder) -> tuple[Capacity, ...]:
+        """All capacities of an engine: those of its ladder, and of growing rounds."""
+        growing = () if self.store is None else self.growing_ladder(ladder).capacities
+        return (*ladder.capacities, *growing)
+
+    def forward(self, params: tuple[jax.Array, ...], metadata: RoundMetadata, *pool: tuple[jax.Array, ...]) -> Any:
+        """Label logits of the read rows of a round, from packed parameters; of a growing one, which takes the leaves of
+        the pool, also these."""
+        options = {
+            "config": self.architecture,
+            "implementation": self.implementation,
+            "selective_readout": self.ablation.selective_readout,
+        }
+        if not pool:
+            return self.family.forward(self.packing.unpack(params), metadata, **options)
+        given = jax.tree.unflatten(jax.tree.structure(self.pool), pool[0])
+        logits, after = self.family.growing_forward(self.packing.unpack(params), metadata, given, **options)
+        return logits, tuple(jax.tree.leaves(after))
 
     def layout(self, capacity: Capacity) -> MetadataLayout:
         """Where a round's metadata stands."""
@@ -186,7 +236,11 @@ class Program:
         """The executable of one capacity."""
         with precision(self.dtype):
             options = compiler_options(self.ablation, capacity.tokens)
-            return compile_round(self.forward, self.params, self.layout(capacity), options)
+            return compile_round(self.forward, self.arguments(capacity), self.layout(capacity), options)
+
+    def arguments(self, capacity: Capacity) -> tuple[Any, ...]:
+        """Shapes and dtypes of what an executable takes beside the metadata."""
+        return (self.params, tuple(jax.tree.leaves(self.pool))) if capacity.is_growing else (self.params,)
 
     def compile_all(self, capacities: Sequence[Capacity]) -> Iterator[tuple[Capacity, jax.stages.Compiled]]:
         """The executables of many capacities, in the order in which they are ready."""

@@ -4,9 +4,12 @@ import bisect
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from flide_jax.layout.pieces import chunks_of
 from flide_jax.layout.stream import Stream
 from flide_jax.prompts.plan import Plan
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 
 
@@ -19,27 +22,36 @@ class Demand:
     branches: int
     reads: int
     chunks: int
+    entries: int = 0
 
     @classmethod
-    def of(cls, plan: Plan) -> "Demand":
-        """The demand of one request."""
+    def of(cls, plan: Plan, *, resumed: int = 0, saved: int = 0) -> "Demand":
+        """The demand of one request, whose state resumes at a token and is saved so many rows later (`Growth`)."""
+        state = plan.state.size - resumed
         return cls(
-            tokens=plan.tokens,
+            tokens=state + plan.branches.size,
             requests=1,
             branches=int(plan.branch_lengths.size),
             reads=int(plan.read_branches.size),
-            chunks=int(chunks_of(plan.branch_lengths).sum()) + chunks_of(plan.state.size),
+            chunks=int(chunks_of(plan.branch_lengths).sum()) + chunks_of(saved) + chunks_of(state - saved),
+            entries=-(-resumed // PAGE_ROWS),
         )
 
     @classmethod
     def of_stream(cls, stream: Stream) -> "Demand":
         """The demand of a round that is laid out."""
+        chunks, entries = int(chunks_of(stream.piece_length).sum()), 0
+        if (growth := stream.growth) is not None:
+            whole, saved = stream.piece_length[: stream.requests], np.asarray(growth.saved)
+            chunks += int((chunks_of(saved) + chunks_of(whole - saved) - chunks_of(whole)).sum())
+            entries = growth.cached_pages.size
         return cls(
             tokens=stream.tokens.size,
             requests=stream.requests,
             branches=stream.piece_length.size - stream.requests,
             reads=stream.read_piece.size,
-            chunks=int(chunks_of(stream.piece_length).sum()),
+            chunks=chunks,
+            entries=entries,
         )
 
     def __add__(self, other: "Demand") -> "Demand":
@@ -50,6 +62,7 @@ class Demand:
             branches=self.branches + other.branches,
             reads=self.reads + other.reads,
             chunks=self.chunks + other.chunks,
+            entries=self.entries + other.entries,
         )
 
 
@@ -57,7 +70,8 @@ class Demand:
 class Capacity:
     """Sizes of one executable: stream rows (T), requests and state slots (R), branches (Q), read rows, chunks (C).
 
-    `chunks` left out (0) is enough for any cut of the rows: each segment wastes less than one chunk.
+    `chunks` left out (0) is enough for any cut of the rows: each segment wastes less than one chunk. With `entries` it
+    is for growing rounds, whose requests together resume so many pages of keys.
     """
 
     tokens: int
@@ -65,10 +79,17 @@ class Capacity:
     branches: int
     reads: int
     chunks: int = 0
+    entries: int = 0
 
     def __post_init__(self) -> None:
         if not self.chunks:
-            object.__setattr__(self, "chunks", self.tokens // CHUNK_ROWS + self.segments)
+            parts = self.requests if self.is_growing else 0
+            object.__setattr__(self, "chunks", self.tokens // CHUNK_ROWS + self.segments + parts)
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether states resume and are saved."""
+        return self.entries > 0
 
     @property
     def segments(self) -> int:
@@ -76,7 +97,7 @@ class Capacity:
         return self.requests + self.branches
 
     @classmethod
-    def of_tokens(cls, tokens: int) -> "Capacity":
+    def of_tokens(cls, tokens: int, *, entries: int = 0) -> "Capacity":
         """A rung of the ladder: a branch and a chunk for every 32 tokens and 16 more, at most 64 requests.
 
         A chunk costs as much as a full one however few its rows, so these are fewer than any cut could need; a round
@@ -84,7 +105,7 @@ class Capacity:
         """
         branches = chunks = tokens // 32 + 16
         requests = min(64, branches)
-        return cls(tokens=tokens, requests=requests, branches=branches, reads=requests + branches, chunks=chunks)
+        return cls(tokens, requests, branches, reads=requests + branches, chunks=chunks, entries=entries)
 
     def fits(self, demand: Demand) -> bool:
         """Whether a round of this demand runs in this capacity."""
@@ -94,6 +115,7 @@ class Capacity:
             and demand.branches <= self.branches
             and demand.reads <= self.reads
             and demand.chunks <= self.chunks
+            and demand.entries <= self.entries
         )
 
 
@@ -114,11 +136,14 @@ OVERSIZE_STEP = 2_048
 class Ladder:
     """The capacities an engine compiles, smallest first."""
 
-    def __init__(self, rungs: Sequence[int]) -> None:
-        """Rungs: stream lengths in tokens, ascending. Raises ValueError otherwise."""
+    def __init__(self, rungs: Sequence[int], *, entries: int = 0) -> None:
+        """Rungs: stream lengths in tokens, ascending. Raises ValueError otherwise.
+
+        With `entries` all capacities are for growing rounds that resume so many pages.
+        """
         if not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
             raise ValueError(f"capacities must be ascending positive token counts, got {list(rungs)}")
-        self.capacities = tuple(Capacity.of_tokens(tokens) for tokens in rungs)
+        self.capacities = tuple(Capacity.of_tokens(tokens, entries=entries) for tokens in rungs)
 
     @property
     def largest(self) -> Capacity:
@@ -138,6 +163,7 @@ class Ladder:
             branches=max(rung.branches, _round_up(demand.branches, 64)),
             reads=max(rung.reads, _round_up(demand.reads, 64)),
             chunks=max(rung.chunks, _round_up(demand.chunks, 64)),
+            entries=max(self.largest.entries, _round_up(demand.entries, 64)),
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from flide_jax.array_types import IntVector
+from flide_jax.layout.growth import Growth, Growths
 from flide_jax.prompts.plan import Plan
 
 
@@ -31,6 +32,8 @@ class Stream:
         piece_length: rows of each piece.
         read_piece, read_offset: the rows whose logits are wanted, request by request: each a row of a piece.
         reads_per_request: how many of them belong to each request.
+        growth: what states go on from and leave behind, None in a round where none does either. The rows of a state are
+            those that it goes on with: token_index counts from there.
     """
 
     tokens: Int32[np.ndarray, " T"]
@@ -39,6 +42,7 @@ class Stream:
     read_piece: Int32[np.ndarray, " reads"]
     read_offset: Int32[np.ndarray, " reads"]
     reads_per_request: Int32[np.ndarray, " R"]
+    growth: Growths | None = None
 
     @property
     def requests(self) -> int:
@@ -81,17 +85,23 @@ class Stream:
         return self.piece_begin[self.read_piece] + self.read_offset
 
 
-def lay_out(plans: Sequence[Plan]) -> Stream:
-    """Lay the plans of one round out as a stream. The loops run over requests only."""
+def lay_out(plans: Sequence[Plan], growths: Sequence[Growth] | None = None) -> Stream:
+    """Lay the plans of one round out as a stream, states without the tokens that they resume. The loops run over
+    requests only.
+
+    Raises ValueError: a read of a state stands where it is resumed.
+    """
+    resumed = [0] * len(plans) if growths is None else [growth.resumed for growth in growths]
+    states = [plan.state[begin:] for plan, begin in zip(plans, resumed, strict=True)]
     requests = len(plans)
     branches = [plan.branch_lengths.size for plan in plans]
     first_branch = itertools.accumulate(branches, initial=requests)
     parent = np.full(requests + sum(branches), -1, np.int32)
     parent[requests:] = np.repeat(np.arange(requests, dtype=np.int32), branches)
     return Stream(
-        tokens=np.concatenate([*(plan.state for plan in plans), *(plan.branches for plan in plans)]),
+        tokens=np.concatenate([*states, *(plan.branches for plan in plans)]),
         piece_parent=parent,
-        piece_length=np.concatenate([_counts(plan.state.size for plan in plans), *(p.branch_lengths for p in plans)]),
+        piece_length=np.concatenate([_counts(state.size for state in states), *(p.branch_lengths for p in plans)]),
         # A read names a branch of its own request, or -1 for the state.
         read_piece=np.concatenate(
             [
@@ -99,9 +109,20 @@ def lay_out(plans: Sequence[Plan]) -> Stream:
                 for request, (plan, first) in enumerate(zip(plans, first_branch, strict=False))
             ]
         ),
-        read_offset=np.concatenate([plan.read_offsets for plan in plans]),
+        read_offset=np.concatenate([_offsets(plan, begin) for plan, begin in zip(plans, resumed, strict=True)]),
         reads_per_request=_counts(plan.read_branches.size for plan in plans),
+        growth=None if growths is None else Growths.of(growths),
     )
+
+
+def _offsets(plan: Plan, resumed: int) -> IntVector:
+    """Position of each read in its piece."""
+    if not resumed or plan.read_branches.min(initial=0) >= 0:
+        return plan.read_offsets
+    offsets = np.where(plan.read_branches < 0, plan.read_offsets - np.int32(resumed), plan.read_offsets)
+    if offsets.min() < 0:
+        raise ValueError(f"token {offsets.min() + resumed} of a state is read, it resumes at {resumed}")
+    return offsets
 
 
 def _counts(sizes: Iterable[int]) -> IntVector:

@@ -21,6 +21,8 @@ class Family:
         abstract: shapes of the parameters, `abstract(config, labels=L, dtype=dtype)`.
         weight_table: where tensors go, `weight_table(config, label_ids)`.
         forward: label logits, `forward(params, metadata, config, implementation=..., selective_readout=...)`.
+        growing_forward: of growing rounds: the same with a pool behind the metadata, and it returns the pool as well.
+        abstract_pool: shapes of that, `abstract_pool(config, pages=..., slots=..., dtype=dtype)`.
         conv_taps: taps of the short convolution.
     """
 
@@ -28,6 +30,8 @@ class Family:
     abstract: Callable[..., Any]
     weight_table: Callable[..., Any]
     forward: Callable[..., Any]
+    growing_forward: Callable[..., Any]
+    abstract_pool: Callable[..., Any]
     conv_taps: Callable[[Any], int]
 
 
@@ -36,6 +40,8 @@ QWEN3_5 = Family(
     abstract=qwen3_5.abstract,
     weight_table=qwen3_5.weight_table,
     forward=qwen3_5.forward,
+    growing_forward=qwen3_5.growing_forward,
+    abstract_pool=qwen3_5.abstract_pool,
     conv_taps=lambda config: config.gated_delta_net.conv_taps,
 )
 FAMILIES = {"qwen3_5": QWEN3_5, "qwen3_5_text": QWEN3_5}

@@ -9,7 +9,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int32
 
 from flide_jax.array_types import Predecessors
+from flide_jax.layout.growth import GrowthMetadata
 from flide_jax.models.params import Param
+from flide_jax.models.pool import StateSlots
 from pallas_kernels import ConvWeights, Segments, gated_norm, matmul, segmented_conv, segmented_gdn
 from pallas_kernels.dispatch import Implementation
 
@@ -56,18 +58,24 @@ def gated_delta_net(
     *,
     residual: Float[Array, "N d"],
     rows: Int32[Array, " N"] | None = None,
+    slots: StateSlots | None = None,
+    growth: GrowthMetadata | None = None,
     epsilon: float,
     implementation: Implementation = None,
-) -> Float[Array, "N d"]:
+) -> tuple[Float[Array, "N d"], StateSlots | None]:
     """`residual` + convolution, delta rule, gated norm and output projection.
 
     The recurrence needs every row of `hidden`; what follows it runs at `rows` only, or everywhere (N = T) when it is
-    None. Gates, decay, states and norm are float32 at least.
+    None. Gates, decay, states and norm are float32 at least. In a growing round, states start from and end in `slots`,
+    which are returned with what is kept.
     """
     projected = matmul(hidden, params.in_proj, implementation=implementation)
     gate_begin = config.conv_channels
     write_begin = gate_begin + config.value_channels
     write_logit, decay_input = jnp.split(projected[:, write_begin:], 2, axis=1)
+    if slots is not None and growth is not None:
+        # Written first: what is read is elsewhere, and so one version of the windows is alive at a time.
+        slots = slots.keep_windows(projected, growth)
     with jax.named_scope("segmented_conv"):
         operands = segmented_conv(
             projected,
@@ -76,12 +84,13 @@ def gated_delta_net(
             ConvWeights(taps=params.conv_taps, log_decay_rate=params.log_decay_rate, decay_bias=params.decay_bias),
             jnp.asarray(predecessors),
             segments,
+            windows=None if slots is None else slots.windows,
             key_heads=config.key_heads,
             key_dim=config.key_dim,
             implementation=implementation,
         )
     with jax.named_scope("segmented_gdn"):
-        out, _ = segmented_gdn(
+        out, *states = segmented_gdn(
             operands.query,
             operands.key,
             operands.value,
@@ -90,9 +99,12 @@ def gated_delta_net(
             # Not filled: every slot that is read is written before.
             lax.empty((segments.slots, config.value_heads, config.value_dim, config.key_dim), params.norm.dtype),
             segments,
+            pool=None if slots is None else slots.states,
             scale=config.key_dim**-0.5,
             implementation=implementation,
         )
+    if slots is not None:
+        slots = StateSlots(states=states[-1], windows=slots.windows)
     with jax.named_scope("gated_norm"):
         normed = gated_norm(
             out,
@@ -104,4 +116,4 @@ def gated_delta_net(
             epsilon=epsilon,
             implementation=implementation,
         )
-    return matmul(normed, params.out_proj, residual=residual, implementation=implementation)
+    return matmul(normed, params.out_proj, residual=residual, implementation=implementation), slots

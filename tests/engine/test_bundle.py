@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from flide_jax.checkpoints import Placement
 from flide_jax.engine import Ablation, Engine, EngineConfig, bundle
 from flide_jax.engine.bundle import BundleError
 from flide_jax.engine.model_directory import describe
@@ -29,8 +30,9 @@ def program(directory: Path, config: EngineConfig = CONFIG) -> Program:
 def make(directory: Path, model: Path, config: EngineConfig) -> Path:
     bundle.prepare(directory)
     made = program(model, config)
-    saved = dict(bundle.save(directory, made, made.compile_all(config.ladder().capacities)))
-    assert set(saved) == set(config.ladder().capacities) and min(saved.values()) > 1_000
+    capacities = made.capacities(config.ladder())
+    saved = dict(bundle.save(directory, made, made.compile_all(capacities)))
+    assert set(saved) == set(capacities) and min(saved.values()) > 1_000
     return directory
 
 
@@ -324,3 +326,39 @@ class TestPrepare:
 def test_a_bundle_for_an_engine_that_runs_op_by_op():
     with pytest.raises(ValueError, match="op by op has no executables"):
         EngineConfig(bundle="somewhere", ablation=Ablation(op_by_op=True))
+
+
+GROWING = dataclasses.replace(
+    CONFIG, capacities=(256,), checkpoint_bytes=60_000_000, placement=Placement(shortest=8, margin=2, step=2)
+)
+
+
+@pytest.fixture(scope="module")
+def growing(tiny_model, tmp_path_factory) -> Path:
+    """Of an engine that keeps checkpoints; read-only."""
+    return make(tmp_path_factory.mktemp("growing") / "bundle", tiny_model, GROWING)
+
+
+class TestGrowing:
+    """The size of the store of checkpoints is part of what a bundle is made for."""
+
+    def test_neither_family_is_traced(self, growing, tiny_model, monkeypatch):
+        def forward(*args, **options):
+            raise AssertionError("traced")
+
+        expected = Engine.load(tiny_model, GROWING)
+        family = dataclasses.replace(families.QWEN3_5, forward=forward, growing_forward=forward)
+        monkeypatch.setitem(families.FAMILIES, "qwen3_5_text", family)
+        loaded = Engine.load(tiny_model, dataclasses.replace(GROWING, bundle=growing))
+        assert [capacity.is_growing for capacity in loaded.executables.compiled] == [False, True]
+        for request in (REQUESTS[0], REQUESTS[0], REQUESTS[1]):
+            found, wanted = loaded.answer(request), expected.answer(request)
+            assert found == wanted and found.usage == wanted.usage
+        assert loaded.checkpoint_counters().hits == 1
+
+    def test_another_size_is_refused(self, growing, tiny_model):
+        other = dataclasses.replace(GROWING, checkpoint_bytes=90_000_000)
+        assert "checkpoints.pages is" in error_of(growing, tiny_model, other)
+
+    def test_none_are_refused(self, growing, tiny_model):
+        assert "checkpoints" in error_of(growing, tiny_model, dataclasses.replace(GROWING, checkpoint_bytes=0))

@@ -1,7 +1,23 @@
 """Qwen3.5, Qwen3.6 and Qwen3.8 text models: dense, three Gated DeltaNet layers to one of attention."""
 
 from flide_jax.models.qwen3_5.config import Qwen35Config
-from flide_jax.models.qwen3_5.model import Qwen35Params, abstract, forward, hidden_states
+from flide_jax.models.qwen3_5.model import (
+    Qwen35Params,
+    abstract,
+    abstract_pool,
+    forward,
+    growing_forward,
+    hidden_states,
+)
 from flide_jax.models.qwen3_5.weights import weight_table
 
-__all__ = ["Qwen35Config", "Qwen35Params", "abstract", "forward", "hidden_states", "weight_table"]
+__all__ = [
+    "Qwen35Config",
+    "Qwen35Params",
+    "abstract",
+    "abstract_pool",
+    "forward",
+    "growing_forward",
+    "hidden_states",
+    "weight_table",
+]

@@ -13,9 +13,11 @@ from flide_jax.models.attention import AttentionParams, gated_attention
 from flide_jax.models.gated_delta_net import GatedDeltaNetParams, gated_delta_net
 from flide_jax.models.layers import FeedForwardParams, RotaryTable, feed_forward, rms_norm, rotary_table
 from flide_jax.models.params import Param, ParamSpec
+from flide_jax.models.pool import KeyPages, LayerPool, Pool, StateSlots
 from flide_jax.models.qwen3_5.config import LayerKind, Qwen35Config
 from flide_jax.models.readout import label_logits
 from pallas_kernels.dispatch import Implementation
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 from pallas_kernels.precision import accumulation_dtype
 
 
@@ -88,6 +90,23 @@ def abstract(config: Qwen35Config, *, labels: int, dtype: np.dtype) -> Qwen35Par
     )
 
 
+def abstract_pool(config: Qwen35Config, *, pages: int, slots: int, dtype: np.dtype) -> Pool:
+    """Shapes and dtypes of what growing states may leave behind: keys of `pages` pages, states in `slots` slots."""
+    attention, gdn, dtype = config.attention, config.gated_delta_net, np.dtype(dtype)
+
+    def layer(kind: LayerKind) -> LayerPool:
+        if kind is LayerKind.ATTENTION:
+            page = jax.ShapeDtypeStruct((pages, PAGE_ROWS, attention.key_heads, attention.head_dim), dtype)
+            return KeyPages(key=page, value=page)
+        states = (slots, gdn.value_heads, gdn.value_dim, gdn.key_dim)
+        return StateSlots(
+            states=jax.ShapeDtypeStruct(states, accumulation_dtype(dtype)),
+            windows=jax.ShapeDtypeStruct((slots, gdn.conv_taps - 1, gdn.conv_channels), dtype),
+        )
+
+    return tuple(map(layer, config.layers))
+
+
 def embed(params: Qwen35Params, tokens: Tokens) -> Hidden:
     """Embedding rows, unscaled."""
     return params.embedding[tokens]
@@ -109,16 +128,38 @@ def forward(
     Selective readout: of the last layer only what other rows may need (keys and values, or the recurrence) runs at
     every row; everything else runs at the read rows. Without it the whole layer runs at every row, for ablations.
     """
-    rotary = _rotary(metadata, config, params.final_norm.dtype)
-    hidden = embed(params, metadata.tokens) if embedded is None else embedded
-    *layers, last = params.layers
-    for layer in layers:
-        hidden = _decoder_layer(layer, hidden, rotary, metadata, config, implementation=implementation)
-    read_rows = jnp.asarray(metadata.read_rows)
-    rows = read_rows if selective_readout else None
-    hidden = _decoder_layer(last, hidden, rotary, metadata, config, rows=rows, implementation=implementation)
-    hidden = hidden if selective_readout else hidden[read_rows]
-    return label_logits(hidden, params.final_norm, params.head, epsilon=config.norm_epsilon)
+    logits, _ = _forward(
+        params,
+        metadata,
+        config,
+        embedded=embedded,
+        implementation=implementation,
+        selective_readout=selective_readout,
+    )
+    return logits
+
+
+def growing_forward(
+    params: Qwen35Params,
+    metadata: RoundMetadata,
+    pool: Pool,
+    config: Qwen35Config,
+    *,
+    embedded: Hidden | None = None,
+    implementation: Implementation = None,
+    selective_readout: bool = True,
+) -> tuple[Logits, Pool]:
+    """`forward` of a growing round: states resume from a pool, which is returned with what they leave in it."""
+    logits, after = _forward(
+        params,
+        metadata,
+        config,
+        pool=pool,
+        embedded=embedded,
+        implementation=implementation,
+        selective_readout=selective_readout,
+    )
+    return logits, after
 
 
 def hidden_states(
@@ -133,8 +174,41 @@ def hidden_states(
     rotary = _rotary(metadata, config, params.final_norm.dtype)
     states = [embed(params, metadata.tokens) if embedded is None else embedded]
     for layer in params.layers:
-        states.append(_decoder_layer(layer, states[-1], rotary, metadata, config, implementation=implementation))
+        hidden, _ = _decoder_layer(layer, states[-1], rotary, metadata, config, implementation=implementation)
+        states.append(hidden)
     return jnp.stack(states)
+
+
+def _forward(
+    params: Qwen35Params,
+    metadata: RoundMetadata,
+    config: Qwen35Config,
+    *,
+    pool: Pool | None = None,
+    embedded: Hidden | None,
+    implementation: Implementation,
+    selective_readout: bool,
+) -> tuple[Logits, Pool]:
+    """Logits, and the pool after all layers; empty without one."""
+    rotary = _rotary(metadata, config, params.final_norm.dtype)
+    hidden = embed(params, metadata.tokens) if embedded is None else embedded
+    read_rows = jnp.asarray(metadata.read_rows)
+    after = []
+    for number, layer in enumerate(params.layers):
+        is_last = number == len(params.layers) - 1
+        hidden, kept = _decoder_layer(
+            layer,
+            hidden,
+            rotary,
+            metadata,
+            config,
+            rows=read_rows if is_last and selective_readout else None,
+            pool=None if pool is None else pool[number],
+            implementation=implementation,
+        )
+        after += [] if kept is None else [kept]
+    hidden = hidden if selective_readout else hidden[read_rows]
+    return label_logits(hidden, params.final_norm, params.head, epsilon=config.norm_epsilon), tuple(after)
 
 
 def _rotary(metadata: RoundMetadata, config: Qwen35Config, dtype: np.dtype) -> RotaryTable:
@@ -149,14 +223,20 @@ def _decoder_layer(
     config: Qwen35Config,
     *,
     rows: Int32[Array, " N"] | None = None,
+    pool: LayerPool | None = None,
     implementation: Implementation = None,
-) -> RowHidden:
-    """Mixer and feed-forward, each behind a norm and added to the residual stream; output at `rows`, or everywhere."""
+) -> tuple[RowHidden, LayerPool | None]:
+    """Mixer and feed-forward, each behind a norm and added to the residual stream; output at `rows`, or everywhere.
+
+    And what the layer keeps, in a growing round.
+    """
     epsilon = config.norm_epsilon
     normed = rms_norm(hidden, params.mixer_norm, epsilon=epsilon).astype(hidden.dtype)
     residual = hidden if rows is None else hidden[rows]
+    kept: LayerPool | None
     if isinstance(params.mixer, AttentionParams):
-        hidden = gated_attention(
+        assert pool is None or isinstance(pool, KeyPages)
+        hidden, kept = gated_attention(
             params.mixer,
             normed,
             rotary,
@@ -164,11 +244,14 @@ def _decoder_layer(
             config.attention,
             residual=residual,
             rows=rows,
+            pages=pool,
+            growth=metadata.growth,
             epsilon=epsilon,
             implementation=implementation,
         )
     else:
-        hidden = gated_delta_net(
+        assert pool is None or isinstance(pool, StateSlots)
+        hidden, kept = gated_delta_net(
             params.mixer,
             normed,
             metadata.predecessors,
@@ -176,9 +259,11 @@ def _decoder_layer(
             config.gated_delta_net,
             residual=residual,
             rows=rows,
+            slots=pool,
+            growth=metadata.growth,
             epsilon=epsilon,
             implementation=implementation,
         )
     normed = rms_norm(hidden, params.feed_forward_norm, epsilon=epsilon).astype(hidden.dtype)
     with jax.named_scope("feed_forward"):
-        return feed_forward(params.feed_forward, normed, hidden, implementation=implementation)
+        return feed_forward(params.feed_forward, normed, hidden, implementation=implementation), kept

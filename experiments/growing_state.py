@@ -1,0 +1,288 @@
+"""What does a step of a growing state cost, when only what is new in it is computed?
+
+An agent's next request repeats most of its last one. The engine keeps a checkpoint of each state just before its end;
+the next step resumes there. Random weights at a true size of Qwen3.5, or the demo model (the default on a CPU), and
+random token ids: speed does not depend on either. A step goes from its plan to label logits on the host, lookup and
+saving included. Predictions, on one H200: 400 new tokens and 5 questions of 60 take at most 4.0 ms at a history of
+4,000 tokens and 4.6 ms at 12,000 on 0.8B, at most 0.08 ms more for every 1,000 tokens of history, and on 4B at most
+1.25 times a plain round of the tokens that are computed; 18 new questions of 90 about a known state of 5,835 take at
+most 5.5 ms on 0.8B. How to read the result: `step_ms` with checkpoints, `whole_ms` without, `plain_ms` a request
+without history that has as many tokens as the step computes; `original_ms` the original engine's figure on the same
+card.
+
+Run as `python -m experiments.growing_state`; `--replay` runs the agents of `profiles/sweagent_demos.json` as well.
+Records go to `results/growing_state.jsonl`.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import records
+from experiments.latency import program, random_plan
+from experiments.model_sizes import SIZES
+from flide_jax.checkpoints import Placement
+from flide_jax.engine.config import EngineConfig
+from flide_jax.engine.executables import Executables
+from flide_jax.engine.model_directory import demo_directory, describe
+from flide_jax.engine.program import Program, precision
+from flide_jax.layout import Demand
+from flide_jax.models.params import total_bytes
+from flide_jax.prompts.plan import Plan
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS
+from pallas_kernels.trees import Request
+
+PROFILE = Path(__file__).parent / "profiles" / "sweagent_demos.json"
+# The original engine (0.1.4) on one H200, bfloat16: ms of a step.
+ORIGINAL = {("0.8B", "history 4000"): 8.65, ("0.8B", "history 12000"): 10.2, ("0.8B", "recurring"): 11.3}
+# Coarser than an engine's own ladder: a replay needs fewer executables, and pads more.
+REPLAY_RUNGS = (256, 512, 768, 1_024, 1_536, 2_304, 3_072, 4_096, 6_144, 8_192, 10_240, 12_288)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Lengths in tokens that fit a model."""
+
+    histories: Sequence[int]
+    new: int
+    questions: Request
+    recurring: Request
+    placement: Placement = Placement()
+
+
+FULL = Scale((4_000, 12_000), new=400, questions=Request(0, 5 * [60]), recurring=Request(5_835, 18 * [90]))
+SMALL = Scale(
+    (600, 1_800),
+    new=60,
+    questions=Request(0, 5 * [9]),
+    recurring=Request(880, 6 * [14]),
+    placement=Placement(shortest=64, margin=16, step=16),
+)
+
+
+class Agent:
+    """A state of random tokens that grows."""
+
+    def __init__(self, vocabulary: int, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.vocabulary = vocabulary
+        self.state = np.empty(0, np.int32)
+
+    def plan(self, tokens: int, questions: Sequence[int]) -> Plan:
+        """The state as long as this, and new questions."""
+        new = self.rng.integers(0, self.vocabulary, max(0, tokens - self.state.size), np.int32)
+        self.state = np.concatenate([self.state[:tokens], new])
+        asked = random_plan(Request(1, questions), self.rng, vocabulary=self.vocabulary)
+        return dataclasses.replace(asked, state=self.state)
+
+
+class Bench:
+    """The executables of a model, with room for checkpoints; and what is measured with them."""
+
+    def __init__(self, size: str, config: EngineConfig, scale: Scale) -> None:
+        self.size, self.scale = size, scale
+        self.config = config = dataclasses.replace(config, placement=scale.placement)
+        if size == "demo":
+            made: Program = Program.of(describe(demo_directory()), dataclasses.replace(config, checkpoint_bytes=0))
+        else:
+            made = program(SIZES[size], config)
+        self.program = made.with_checkpoints(config)
+        self.vocabulary: int = self.program.architecture.vocabulary
+        params = self.program.load(demo_directory()) if size == "demo" else made.initialise(jax.random.key(0))
+        self.run = Executables.of(self.program, params, config)
+
+    def compile(self, plans: Sequence[Plan], *, growing: bool) -> None:
+        """The executables that these plans need, side by side."""
+        ladder = self.run.growing_ladder if growing else self.run.ladder
+        wanted = {ladder.smallest_for(Demand.of(plan)) for plan in plans} - set(self.run.compiled)
+        self.run.compiled |= dict(self.program.compile_all(sorted(wanted, key=lambda capacity: capacity.tokens)))
+
+    def seconds(self, plan: Plan) -> tuple[float, int]:
+        """Of one request, and how many tokens of its state were resumed."""
+        with precision(self.program.dtype):
+            begin = time.perf_counter()
+            started = self.run.start([plan])
+            started()
+            return time.perf_counter() - begin, started.resumed[0]
+
+    def median_ms(self, plans: Sequence[Plan]) -> float:
+        """Milliseconds of lone requests behind two that warm up."""
+        return 1e3 * statistics.median([self.seconds(plan)[0] for plan in plans][2:])
+
+    def steps(self, history: int, *, repeats: int) -> dict[str, Any]:
+        """An agent that goes on from a history, step by step."""
+        scale, lengths = self.scale, self.scale.questions.branches
+        agent = Agent(self.vocabulary, seed=history)
+        self.run.growing.clear()  # type: ignore[union-attr]
+        first = agent.plan(history, lengths)
+        computed = Request(scale.new + scale.placement.margin, lengths)
+        plain = [without(random_plan(computed, agent.rng, vocabulary=self.vocabulary)) for _ in range(repeats + 2)]
+        whole = without(Agent(self.vocabulary, seed=1).plan(history + scale.new, lengths))
+        self.compile([first, plain[0]], growing=True)
+        self.compile([plain[0], whole], growing=False)
+        self.seconds(first)
+        plans = [agent.plan(history + (step + 1) * scale.new, lengths) for step in range(repeats + 2)]
+        found = [self.seconds(plan) for plan in plans]
+        return {
+            "case": f"history {history}",
+            "step_ms": 1e3 * statistics.median([seconds for seconds, _ in found][2:]),
+            "whole_ms": self.median_ms([whole] * 6),
+            "plain_ms": self.median_ms(plain),
+            "resumed": [resumed for _, resumed in found],
+            "computed": [plan.tokens - resumed for plan, (_, resumed) in zip(plans, found, strict=True)],
+            "samples_ms": [round(1e3 * seconds, 3) for seconds, _ in found],
+        }
+
+    def recurring(self, *, repeats: int) -> dict[str, Any]:
+        """New questions about a known state."""
+        request = self.scale.recurring
+        agent = Agent(self.vocabulary, seed=7)
+        self.run.growing.clear()  # type: ignore[union-attr]
+        plans = [agent.plan(request.state, request.branches) for _ in range(repeats + 3)]
+        known = Request(self.scale.placement.margin, request.branches)
+        plain = [without(random_plan(known, agent.rng, vocabulary=self.vocabulary)) for _ in range(repeats + 2)]
+        self.compile([plans[0], plain[0]], growing=True)
+        self.compile([plans[0], plain[0]], growing=False)
+        self.seconds(plans[0])
+        found = [self.seconds(plan) for plan in plans[1:]]
+        return {
+            "case": "recurring",
+            "step_ms": 1e3 * statistics.median([seconds for seconds, _ in found][2:]),
+            "whole_ms": self.median_ms([without(plan) for plan in plans[:6]]),
+            "plain_ms": self.median_ms(plain),
+            "resumed": [resumed for _, resumed in found],
+            "computed": [plan.tokens - resumed for plan, (_, resumed) in zip(plans[1:], found, strict=True)],
+            "samples_ms": [round(1e3 * seconds, 3) for seconds, _ in found],
+        }
+
+    def replay(self, agents: Sequence[Sequence[Request]]) -> dict[str, Any]:
+        """The steps of some agents, one agent after another; with checkpoints and without."""
+        self.run.growing.clear()  # type: ignore[union-attr]
+        plans = []
+        for number, steps in enumerate(agents):
+            agent = Agent(self.vocabulary, seed=number)
+            plans += [agent.plan(step.state, step.branches) for step in steps]
+        self.compile_replay(agents)
+        for warm in range(2):  # every executable has run twice
+            found = [self.seconds(plan) for plan in plans]
+            whole = [self.seconds(without(plan))[0] for plan in plans]
+            if not warm:
+                self.run.growing.clear()  # type: ignore[union-attr]
+        first = np.cumsum([0, *map(len, agents)])[:-1]
+        later = [index for index in range(len(plans)) if index not in set(first.tolist())]
+        return {
+            "case": f"replay of {len(agents)} agents",
+            "steps": len(plans),
+            "tokens": sum(plan.tokens for plan in plans),
+            "computed_tokens": sum(plan.tokens - resumed for plan, (_, resumed) in zip(plans, found, strict=True)),
+            "step_ms": 1e3 * statistics.median(found[index][0] for index in later),
+            "whole_ms": 1e3 * statistics.median(whole[index] for index in later),
+            "all_steps_s": sum(seconds for seconds, _ in found),
+            "all_whole_s": sum(whole),
+            "counters": dataclasses.asdict(self.run.growing.counters()),  # type: ignore[union-attr]
+            "samples_ms": [round(1e3 * seconds, 3) for seconds, _ in found],
+        }
+
+    def compile_replay(self, agents: Sequence[Sequence[Request]]) -> None:
+        """What the steps of these agents run in, as far as their lengths tell."""
+        grown: list[Plan] = []
+        for steps in agents:
+            known = 0
+            for step in steps:
+                grown.append(sized(max(1, step.state - known), step.branches))
+                known = step.state - self.scale.placement.margin
+        self.compile(grown, growing=True)
+        self.compile([sized(step.state, step.branches) for steps in agents for step in steps], growing=False)
+
+    def memory(self) -> dict[str, Any]:
+        """Bytes of what is kept."""
+        size = self.program.store
+        assert size is not None
+        return {
+            "keys_mb_per_1000_tokens": size.page_bytes * 1_000 / PAGE_ROWS / 1e6,
+            "state_mb_per_checkpoint": size.slot_bytes / 1e6,
+            "store_gb": size.bytes / 1e9,
+            "pages": size.pages,
+            "slots": size.slots,
+            "weights_gb": total_bytes(self.program.abstract) / 1e9,
+        }
+
+
+def sized(state: int, branches: Sequence[int]) -> Plan:
+    """A plan of such lengths."""
+    return random_plan(Request(state, branches), np.random.default_rng(0), vocabulary=2)
+
+
+def without(plan: Plan) -> Plan:
+    """The same, with no checkpoint looked for or kept."""
+    return dataclasses.replace(plan, salt=None)
+
+
+def profile() -> list[list[Request]]:
+    """The agents of the profile: their steps, each with its state's length. A shorter state is another agent's."""
+    rows = [Request(state, questions) for state, questions in json.loads(PROFILE.read_text("utf-8"))]
+    begins = [0, *(n for n, (one, next_) in enumerate(itertools.pairwise(rows), 1) if next_.state <= one.state)]
+    return [rows[begin:end] for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True)]
+
+
+def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
+    """Prints a table; appends one record for each size and case."""
+    on_cpu = jax.default_backend() == "cpu"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--size", action="append", choices=["demo", *SIZES], help="0.8B and 4B, or demo on a CPU")
+    parser.add_argument("--repeats", type=int, default=3 if on_cpu else 12, help="steps that are measured")
+    parser.add_argument("--replay", type=int, nargs="?", const=19, default=0, metavar="AGENTS", help="19 by default")
+    parser.add_argument("--checkpoint-gb", type=float, default=0.5 if on_cpu else 8.0)
+    parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
+    parser.add_argument("--results", type=Path, default=records.RESULTS / "growing_state.jsonl")
+    options = parser.parse_args(arguments)
+    found = []
+    print(f"{'':26}", *(f"{title:>9}" for title in ("step ms", "whole", "plain", "original", "computed")))
+    for size in options.size or (["demo"] if on_cpu else ["0.8B", "4B"]):
+        config = EngineConfig(
+            implementation=options.implementation,
+            capacities=REPLAY_RUNGS if options.replay else None,
+            checkpoint_bytes=round(1e9 * options.checkpoint_gb),
+        )
+        bench = Bench(size, config, SMALL if size == "demo" else FULL)
+        if options.replay:
+            rows = [bench.replay(profile()[: options.replay])]
+        else:
+            rows = [bench.steps(history, repeats=options.repeats) for history in bench.scale.histories]
+            near, far = rows
+            more = (far["step_ms"] - near["step_ms"]) / (np.diff(bench.scale.histories)[0] / 1_000)
+            rows.append(bench.recurring(repeats=options.repeats))
+        for row in rows:
+            row |= {"size": size, "original_ms": ORIGINAL.get((size, row["case"]))}
+            record = row | bench.memory() | {"implementation": options.implementation}
+            found.append(records.append(options.results, record))
+            print(_line(row), flush=True)
+        if not options.replay:
+            print(f"{size}: {more:.3f} ms for every 1,000 tokens of history")
+        memory = bench.memory()
+        print(
+            f"{size}: {memory['keys_mb_per_1000_tokens']:.1f} MB of keys for every 1,000 tokens of history, once; "
+            f"{memory['state_mb_per_checkpoint']:.1f} MB of states for every checkpoint"
+        )
+        del bench
+    return found
+
+
+def _line(row: dict[str, Any]) -> str:
+    figures = [row["step_ms"], row["whole_ms"], row.get("plain_ms"), row["original_ms"]]
+    computed = row["computed"][-1] if "computed" in row else f"{row['computed_tokens'] / row['tokens']:.0%}"
+    shown = ("-" if figure is None else f"{figure:.2f}" for figure in figures)
+    return f"{row['size']:6} {row['case']:19}" + " ".join(f"{figure:>9}" for figure in (*shown, computed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""Growing states: where a state is saved, and what is stored (paper, section 3.4). Host logic only, numpy.
+
+Reading order: `placement` (at which position), `pages` (who holds which), `prefixes` (lookup), `store`.
+"""
+
+from flide_jax.checkpoints.placement import Placement
+from flide_jax.checkpoints.store import Checkpoint, CheckpointStore, Counters, Reservation, StoreSize
+
+__all__ = ["Checkpoint", "CheckpointStore", "Counters", "Placement", "Reservation", "StoreSize"]

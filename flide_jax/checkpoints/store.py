@@ -1,0 +1,303 @@
+"""Which checkpoints there are, and where their parts stand on the device. Numbers only, no array of the device.
+
+A checkpoint of a state at position m is the keys and values of its first m tokens, in pages, and the recurrent states
+and convolution windows behind them, in a slot. Checkpoints whose states begin alike share pages: one that continues
+another adds pages for its own tokens alone. The row behind another's last one stands in the same page; whoever goes on
+there first writes into it, and anyone else who does gets a copy of that page.
+
+A store is for one thread at a time, and knows no time: what was used longest ago makes room first.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flide_jax.checkpoints.pages import PageList, Pages, pages_for
+from flide_jax.checkpoints.prefixes import PrefixIndex, Tokens
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS
+
+# A slot for so many pages (4,096 tokens). Steps of a few hundred tokens add few pages each, but a state's first
+# checkpoint has all of them.
+PAGES_PER_SLOT = 64
+# How many of the last checkpoints a state is compared with, to see where it changed.
+COMPARED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreSize:
+    """What a store may hold on the device.
+
+    Attributes:
+        pages: of keys and values, PAGE_ROWS tokens each.
+        slots: of recurrent states and windows, one for each checkpoint.
+        page_bytes, slot_bytes: of one, all layers together.
+    """
+
+    pages: int
+    slots: int
+    page_bytes: int
+    slot_bytes: int
+
+    @classmethod
+    def within(cls, budget: int, *, page_bytes: int, slot_bytes: int) -> "StoreSize":
+        """The largest store of at most `budget` bytes. Raises ValueError: that is too little for two checkpoints."""
+        each = slot_bytes + PAGES_PER_SLOT * page_bytes
+        if budget < 2 * each:
+            raise ValueError(f"checkpoints of this model take {2 * each:,} bytes at least, got {budget:,}")
+        slots = budget // each
+        return cls(slots * PAGES_PER_SLOT, slots, page_bytes, slot_bytes)
+
+    @property
+    def bytes(self) -> int:
+        """Of all of it."""
+        return self.pages * self.page_bytes + self.slots * self.slot_bytes
+
+
+@dataclasses.dataclass(eq=False)
+class Checkpoint:
+    """A state that is stored, or about to be.
+
+    Attributes:
+        namespace: whose it is; nobody else finds it.
+        tokens: those it holds, m of them.
+        pages: of their keys and values, in order. Rows of the last one behind token m may be those of another.
+        slot: of the recurrent states and windows behind token m.
+        changing: how many tokens behind these were left out because states like this one change there.
+    """
+
+    namespace: str
+    tokens: Tokens
+    pages: PageList
+    slot: int
+    changing: int = 0
+
+
+@dataclasses.dataclass(eq=False)
+class Reservation:
+    """Room for a checkpoint that a round writes.
+
+    Attributes:
+        checkpoint: what it will be; nobody finds it before it is committed.
+        begin: the first token whose keys are to be written; those before it stand in its pages already.
+        copied: a page and another that it has to be copied to before anything is written there, or None.
+    """
+
+    checkpoint: Checkpoint
+    begin: int
+    copied: tuple[int, int] | None
+
+
+@dataclasses.dataclass
+class Counters:
+    """What a store has done so far.
+
+    Attributes:
+        hits, misses: states that were looked up and found, or not.
+        tokens_saved: tokens that were found, and so were not computed.
+        saved: checkpoints that were committed.
+        evictions: checkpoints that made room for others.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    tokens_saved: int = 0
+    saved: int = 0
+    evictions: int = 0
+
+
+class CheckpointStore:
+    """See the module.
+
+    Attributes:
+        size: what there is room for.
+        counters: what was done so far.
+    """
+
+    def __init__(self, size: StoreSize, *, hasher: Callable[[], Any] = hashlib.blake2b) -> None:
+        """`hasher`: see `PrefixIndex`."""
+        self.size = size
+        self.counters = Counters()
+        self._pages = Pages(size.pages)
+        self._free_slots = list(range(size.slots - 1, -1, -1))
+        self._index = PrefixIndex[Checkpoint](hasher)
+        self._stored: dict[Checkpoint, None] = {}  # that which was used longest ago first
+        self._pins: dict[Checkpoint, int] = {}
+        self._reserved: dict[Checkpoint, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __iter__(self) -> Iterator[Checkpoint]:
+        """All checkpoints that can be found, that which was used longest ago first."""
+        return iter(self._stored)
+
+    @property
+    def bytes(self) -> int:
+        """Of the pages and slots in use."""
+        pages, slots = self._pages.total - self._pages.free, self.size.slots - len(self._free_slots)
+        return pages * self.size.page_bytes + slots * self.size.slot_bytes
+
+    def longest(self, tokens: Tokens, *, namespace: str, most: int) -> int:
+        """How many of the first `most` tokens a checkpoint holds; nothing is pinned or counted."""
+        found = self._index.longest(namespace, tokens, most)
+        return 0 if found is None else found.tokens.size
+
+    def changing(self, tokens: Tokens, *, namespace: str) -> int:
+        """How many tokens before its margin a state like these changes with every step, as far as is known.
+
+        Of the state that is most alike, of those stored last: what it left out, and the end of it that these tokens do
+        not share. 0 where they have nothing in common with any.
+        """
+        most, left = 0, 0
+        recent = (one for one in reversed(self._stored) if one.namespace == namespace)
+        for checkpoint in itertools.islice(recent, COMPARED):
+            length = min(tokens.size, checkpoint.tokens.size)
+            differing = np.flatnonzero(tokens[:length] != checkpoint.tokens[:length])
+            common = int(differing[0]) if differing.size else length
+            if common > most:
+                most, left = common, checkpoint.tokens.size - common + checkpoint.changing
+        return left
+
+    def find(self, tokens: Tokens, *, namespace: str, most: int) -> Checkpoint | None:
+        """The longest checkpoint that the first `most` of these tokens begin with; None: there is none.
+
+        It is pinned: it stays where it is on the device until it is released as often as it was found.
+        """
+        found = self._index.longest(namespace, tokens, most)
+        if found is None:
+            self.counters.misses += 1
+            return None
+        self.counters.hits += 1
+        self.counters.tokens_saved += found.tokens.size
+        self._stored[found] = self._stored.pop(found)
+        self._pins[found] = self._pins.get(found, 0) + 1
+        return found
+
+    def release(self, checkpoint: Checkpoint) -> None:
+        """Take a pin away."""
+        self._pins[checkpoint] -= 1
+        if not self._pins[checkpoint]:
+            del self._pins[checkpoint]
+            if checkpoint not in self._stored:  # the store was cleared meanwhile
+                self._free(checkpoint)
+
+    def reserve(
+        self, tokens: Tokens, *, namespace: str, parent: Checkpoint | None, changing: int = 0
+    ) -> Reservation | None:
+        """Room for a checkpoint of these tokens. They continue those of `parent`, which is pinned, or of nothing.
+
+        None: there is no room beside what is pinned and reserved, or the same is stored or reserved already.
+        """
+        if self._is_known(tokens, namespace):
+            return None
+        begin = 0 if parent is None else parent.tokens.size
+        full, written = divmod(begin, PAGE_ROWS)
+        shared = np.empty(0, np.int32) if parent is None else parent.pages[:full]
+        last = int(parent.pages[full]) if parent is not None and written else None
+        wanted = pages_for(tokens.size) - full
+        in_place = last is not None and self._pages.claim(last, written, min(tokens.size - full * PAGE_ROWS, PAGE_ROWS))
+        if last is not None and in_place:
+            shared, wanted = np.append(shared, np.int32(last)), wanted - 1
+        if not self._make_room(wanted):
+            if last is not None and in_place:
+                self._pages.take_back(last, written)
+            return None
+        self._pages.hold(shared)
+        own = self._pages.take(wanted)
+        for number, page in enumerate(own.tolist(), start=shared.size):
+            self._pages.claim(page, 0, min(tokens.size - number * PAGE_ROWS, PAGE_ROWS))
+        pages = np.concatenate([shared, own])
+        checkpoint = Checkpoint(namespace, tokens.copy(), pages, self._free_slots.pop(), changing)
+        self._reserved[checkpoint] = None
+        return Reservation(checkpoint, begin, None if last is None or in_place else (last, int(own[0])))
+
+    def commit(self, reservation: Reservation) -> None:
+        """Let it be found: all of it has been written, and is finite. Nothing happens if the store was cleared."""
+        checkpoint = reservation.checkpoint
+        if checkpoint in self._reserved:
+            del self._reserved[checkpoint]
+            self._stored[checkpoint] = None
+            self._index.add(checkpoint.namespace, checkpoint.tokens, checkpoint)
+            self.counters.saved += 1
+
+    def abandon(self, reservation: Reservation) -> None:
+        """Give the room back: what was written is of no use. Nothing happens if the store was cleared."""
+        checkpoint, (full, written) = reservation.checkpoint, divmod(reservation.begin, PAGE_ROWS)
+        if checkpoint in self._reserved:
+            del self._reserved[checkpoint]
+            if written and reservation.copied is None:
+                self._pages.take_back(int(checkpoint.pages[full]), written)
+            self._free(checkpoint)
+
+    def adopt(self, checkpoints: Sequence[Checkpoint]) -> list[tuple[Checkpoint, Checkpoint]]:
+        """Give checkpoints of another store a place in this one: pairs of what was there and what is here.
+
+        Those first that stand last, which were used last there, as far as there is free room; pages that they shared
+        they share here. Those whose tokens are known already are left out.
+        """
+        chosen: list[Checkpoint] = []
+        pages: set[int] = set()
+        for checkpoint in reversed(checkpoints):
+            grown = pages.union(checkpoint.pages.tolist())
+            if len(chosen) < len(self._free_slots) and len(grown) <= self._pages.free:
+                if not self._is_known(checkpoint.tokens, checkpoint.namespace):
+                    chosen, pages = [*chosen, checkpoint], grown
+        taken = self._pages.take(len(pages))
+        for page in taken.tolist():
+            self._pages.claim(page, 0, PAGE_ROWS)  # how far each was written is not known any more
+        places = dict(zip(sorted(pages), taken.tolist(), strict=True))
+        pairs = []
+        for old in reversed(chosen):
+            own = np.array([places[page] for page in old.pages.tolist()], np.int32)
+            self._pages.hold(own)
+            new = dataclasses.replace(old, pages=own, slot=self._free_slots.pop())
+            self._stored[new] = None
+            self._index.add(new.namespace, new.tokens, new)
+            pairs.append((old, new))
+        self._pages.drop(taken)
+        return pairs
+
+    def clear(self) -> None:
+        """Forget everything stored and reserved. What is pinned keeps its place until it is released."""
+        stored = list(self._stored)
+        for checkpoint in stored:
+            self._drop(checkpoint)
+        for checkpoint in list(self._reserved):
+            del self._reserved[checkpoint]
+            self._free(checkpoint)
+
+    def _is_known(self, tokens: Tokens, namespace: str) -> bool:
+        """Whether just these tokens are stored, or reserved."""
+        if self.longest(tokens, namespace=namespace, most=tokens.size) == tokens.size:
+            return True
+        return any(one.namespace == namespace and np.array_equal(one.tokens, tokens) for one in self._reserved)
+
+    def _make_room(self, pages: int) -> bool:
+        """Evict until there are so many free pages and a free slot. False: not even all evictions would do."""
+        if self._pages.free >= pages and self._free_slots:
+            return True
+        unmovable = {*self._pins, *self._reserved}
+        held = np.unique(np.concatenate([np.empty(0, np.int32), *(one.pages for one in unmovable)])).size
+        if self._pages.total - held < pages or len(unmovable) >= self.size.slots:
+            return False
+        for checkpoint in [one for one in self._stored if one not in unmovable]:
+            if self._pages.free >= pages and self._free_slots:
+                break
+            self._drop(checkpoint)
+            self.counters.evictions += 1
+        return True
+
+    def _drop(self, checkpoint: Checkpoint) -> None:
+        """Let it not be found any more. What it holds is free now, or when its last pin goes."""
+        del self._stored[checkpoint]
+        self._index.remove(checkpoint.namespace, checkpoint.tokens)
+        if checkpoint not in self._pins:
+            self._free(checkpoint)
+
+    def _free(self, checkpoint: Checkpoint) -> None:
+        self._pages.drop(checkpoint.pages)
+        self._free_slots.append(checkpoint.slot)
