@@ -2,11 +2,12 @@
 
 In the paper's terms: r = (s, q_1..q_n), and the p_i of Eq. 1. Every constructor validates and copies what it is given,
 so a request that exists is a valid one. Structured content is copied, not frozen: changing it changes the request that
-holds it, unchecked. So nothing that may hold content can be hashed. A refusal is a `RequestError`: it names the field,
-in the words of the System One wire format, and the rule. (`no_type_check` leaves the refusing to the constructors where
+holds it, unchecked. So nothing that may hold content can be hashed. A refusal is a `RequestError`: it names the field
+and the rule. (`no_type_check` leaves the refusing to the constructors where
 annotations are checked at run time, as in the tests.)
 """
 
+import functools
 import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,8 @@ class RequestError(ValueError):
     """A request breaks a rule.
 
     Args:
-        location: where, as the keys of the wire format from the outside in: `("questions", "action", "criteria")`.
+        location: where, from the outside in: `("questions", "action", "options")`. What reads another format names its
+            fields instead.
         rule: what is allowed, and what was found instead, in one line.
     """
 
@@ -47,7 +49,7 @@ class RequestError(ValueError):
         return f"{place}: {self.rule}" if place else self.rule
 
     def within(self, *outer: str | int) -> "RequestError":
-        """The same error seen from further out: a question's `criteria` becomes `questions.action.criteria`."""
+        """The same error seen from further out: a question's `options` become `questions.action.options`."""
         return RequestError((*outer, *self.location), self.rule)
 
 
@@ -74,8 +76,8 @@ class YesNo:
 
     def __post_init__(self) -> None:
         _freeze(self, "instructions", _optional_content(self.instructions, ("instructions",)))
-        _freeze(self, "yes", _optional_content(self.yes, ("criteria", "true")))
-        _freeze(self, "no", _optional_content(self.no, ("criteria", "false")))
+        _freeze(self, "yes", _optional_content(self.yes, ("yes",)))
+        _freeze(self, "no", _optional_content(self.no, ("no",)))
 
 
 @no_type_check
@@ -99,17 +101,17 @@ class Choice:
     def __post_init__(self) -> None:
         _freeze(self, "instructions", _optional_content(self.instructions, ("instructions",)))
         if not isinstance(self.options, Mapping):
-            raise RequestError(("criteria",), f"must be an object of option names, got {json_kind(self.options)}")
+            raise RequestError(("options",), f"must be an object of option names, got {json_kind(self.options)}")
         if not 1 <= len(self.options) <= MAX_OPTIONS:
-            raise RequestError(("criteria",), f"1 to {MAX_OPTIONS} options are allowed, got {len(self.options)}")
+            raise RequestError(("options",), f"1 to {MAX_OPTIONS} options are allowed, got {len(self.options)}")
         options: dict[str, Content | None] = {}
         for key, description in self.options.items():
-            name = _text(key, ("criteria",), "an option name")
+            name = _text(key, ("options",), "an option name")
             if not name.strip():
-                raise RequestError(("criteria",), f"an option name must not be blank, got {ascii(name)}")
+                raise RequestError(("options",), f"an option name must not be blank, got {ascii(name)}")
             if name in options:
-                raise RequestError(("criteria", name), "option names must be distinct")
-            options[name] = _optional_content(description, ("criteria", name))
+                raise RequestError(("options", name), "option names must be distinct")
+            options[name] = _optional_content(description, ("options", name))
         _freeze(self, "options", types.MappingProxyType(options))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -133,10 +135,10 @@ class Score:
     def __post_init__(self) -> None:
         _freeze(self, "instructions", _optional_content(self.instructions, ("instructions",)))
         if not isinstance(self.levels, (list, tuple)):
-            raise RequestError(("criteria",), f"must be an array of levels, lowest first, got {json_kind(self.levels)}")
+            raise RequestError(("levels",), f"must be an array of levels, lowest first, got {json_kind(self.levels)}")
         if not 1 <= len(self.levels) <= MAX_LEVELS:
-            raise RequestError(("criteria",), f"1 to {MAX_LEVELS} levels are allowed, got {len(self.levels)}")
-        levels = tuple(_content(level, ("criteria", index)) for index, level in enumerate(self.levels))
+            raise RequestError(("levels",), f"1 to {MAX_LEVELS} levels are allowed, got {len(self.levels)}")
+        levels = tuple(_content(level, ("levels", index)) for index, level in enumerate(self.levels))
         _freeze(self, "levels", levels)
 
 
@@ -152,14 +154,23 @@ class Request:
         state: what the model reads first. It may be empty or blank.
         questions: id -> question, at least one. An id is any text of one character or more; the model never reads it,
             and the answers return it byte for byte.
+        checkpoints: whether an engine that keeps checkpoints may resume this state from one, and may keep one of it.
+        cache_salt: any text. Only requests of the same salt share checkpoints, so it keeps apart whose states must not
+            show in the time that others wait.
     """
 
     __hash__ = None  # type: ignore[assignment]
     state: Content
     questions: Mapping[str, Question]
+    _: KW_ONLY
+    checkpoints: bool = True
+    cache_salt: str = ""
 
     def __post_init__(self) -> None:
         _freeze(self, "state", _content(self.state, ("state",)))
+        if not isinstance(self.checkpoints, bool):
+            raise RequestError(("checkpoints",), f"must be a boolean, got {json_kind(self.checkpoints)}")
+        _freeze(self, "cache_salt", _text(self.cache_salt, ("cache_salt",), "a salt"))
         if not isinstance(self.questions, Mapping):
             raise RequestError(("questions",), f"must be an object of questions, got {json_kind(self.questions)}")
         if not self.questions:
@@ -175,7 +186,8 @@ class Request:
         _freeze(self, "questions", types.MappingProxyType(questions))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Request, (self.state, dict(self.questions))
+        made = functools.partial(Request, checkpoints=self.checkpoints, cache_salt=self.cache_salt)
+        return made, (self.state, dict(self.questions))
 
 
 @dataclass(frozen=True)
@@ -236,10 +248,19 @@ type Answer = YesNoAnswer | ChoiceAnswer | ScoreAnswer
 
 @dataclass(frozen=True)
 class Usage:
-    """What a request cost: the state's tokens once and every question's once, and one output per question."""
+    """What a request cost.
+
+    Attributes:
+        input_tokens: the state's once and every question's once.
+        output_tokens: one for each question.
+        computed_state_tokens, resumed_state_tokens: those of the state that were computed for this request, and those
+            that a former one had left in a checkpoint.
+    """
 
     input_tokens: int
     output_tokens: int
+    computed_state_tokens: int = 0
+    resumed_state_tokens: int = 0
 
 
 class Answers(Mapping[str, Answer]):

@@ -77,21 +77,21 @@ class Text(str):
 
 
 REFUSALS = [
-    (lambda: Choice("?", {str(i): None for i in range(256)}), "criteria: 1 to 255 options are allowed, got 256"),
-    (lambda: Choice("?"), "criteria: 1 to 255 options are allowed, got 0"),
-    (lambda: Choice("?", ["a"]), "criteria: must be an object of option names, got an array"),
-    (lambda: Choice("?", {1: None}), "criteria: an option name must be a string, got a number"),
-    (lambda: Choice("?", {" \u2003": None}), r"criteria: an option name must not be blank, got ' \u2003'"),
-    (lambda: Choice("?", {Text("a"): None, Text("a"): None}), "criteria.a: option names must be distinct"),
-    (lambda: Choice("?", {"a": 3}), "criteria.a: must be a string, an object or an array, got a number"),
-    (lambda: Score("?", []), "criteria: 1 to 10 levels are allowed, got 0"),
-    (lambda: Score("?", ["x"] * 11), "criteria: 1 to 10 levels are allowed, got 11"),
-    (lambda: Score("?", {"0": "x"}), "criteria: must be an array of levels, lowest first, got an object"),
-    (lambda: Score("?", "calm"), "criteria: must be an array of levels, lowest first, got a string"),
-    (lambda: Score("?", ["x", None]), "criteria.1: must be a string, an object or an array, got null"),
+    (lambda: Choice("?", {str(i): None for i in range(256)}), "options: 1 to 255 options are allowed, got 256"),
+    (lambda: Choice("?"), "options: 1 to 255 options are allowed, got 0"),
+    (lambda: Choice("?", ["a"]), "options: must be an object of option names, got an array"),
+    (lambda: Choice("?", {1: None}), "options: an option name must be a string, got a number"),
+    (lambda: Choice("?", {" \u2003": None}), r"options: an option name must not be blank, got ' \u2003'"),
+    (lambda: Choice("?", {Text("a"): None, Text("a"): None}), "options.a: option names must be distinct"),
+    (lambda: Choice("?", {"a": 3}), "options.a: must be a string, an object or an array, got a number"),
+    (lambda: Score("?", []), "levels: 1 to 10 levels are allowed, got 0"),
+    (lambda: Score("?", ["x"] * 11), "levels: 1 to 10 levels are allowed, got 11"),
+    (lambda: Score("?", {"0": "x"}), "levels: must be an array of levels, lowest first, got an object"),
+    (lambda: Score("?", "calm"), "levels: must be an array of levels, lowest first, got a string"),
+    (lambda: Score("?", ["x", None]), "levels.1: must be a string, an object or an array, got null"),
     (lambda: YesNo(True), "instructions: must be a string, an object or an array, got a boolean"),
-    (lambda: YesNo(yes=1.5), "criteria.true: must be a string, an object or an array, got a number"),
-    (lambda: YesNo(no=("x",)), "criteria.false: must be a string, an object or an array, got tuple"),
+    (lambda: YesNo(yes=1.5), "yes: must be a string, an object or an array, got a number"),
+    (lambda: YesNo(no=("x",)), "no: must be a string, an object or an array, got tuple"),
     (lambda: Score(b"x", ["x"]), "instructions: must be a string, an object or an array, got bytes"),
     (lambda: request(None), "state: must be a string, an object or an array, got null"),
     (lambda: request(7), "state: must be a string, an object or an array, got a number"),
@@ -102,7 +102,7 @@ REFUSALS = [
     (lambda: request([10**5000]), "state.0: an integer of more than 4,200 digits is not allowed"),
     (lambda: request("x\ud83d"), "state: text holds U+D83D at 1, half a surrogate pair"),
     (lambda: request([{"\udc00": 1}]), "state.0: a key holds U+DC00 at 0, half a surrogate pair"),
-    (lambda: Choice("?", {"\ud800": None}), "criteria: an option name holds U+D800 at 0, half a surrogate pair"),
+    (lambda: Choice("?", {"\ud800": None}), "options: an option name holds U+D800 at 0, half a surrogate pair"),
     (lambda: request("", {"\ud800": YesNo()}), "questions: a question id holds U+D800 at 0, half a surrogate pair"),
     (lambda: request("", {}), "questions: at least one question is required"),
     (lambda: request("", [YesNo()]), "questions: must be an object of questions, got an array"),
@@ -131,9 +131,9 @@ def test_nesting_is_bounded() -> None:
 
 
 def test_an_error_is_placed_within_its_question() -> None:
-    error = RequestError(("criteria", 1), "must be text").within("questions", "a b")
-    assert (error.location, error.rule) == (("questions", "a b", "criteria", 1), "must be text")
-    assert str(error) == "questions.a b.criteria.1: must be text"
+    error = RequestError(("levels", 1), "must be text").within("questions", "a b")
+    assert (error.location, error.rule) == (("questions", "a b", "levels", 1), "must be text")
+    assert str(error) == "questions.a b.levels.1: must be text"
 
 
 def test_a_request_is_a_copy_and_its_fields_are_fixed() -> None:

@@ -9,6 +9,8 @@ from flide_jax.cli.terminal import writing
 
 DTYPES = ("bfloat16", "float32", "float64")
 
+_MOST_WORKERS = 64
+
 _FILE = """
 FILE holds requests in System One form, in UTF-8. A .json file is one request, a .jsonl file one request a line.
 Any other name, and - (standard input), may hold either. One request:
@@ -56,6 +58,9 @@ def parser(version: str) -> argparse.ArgumentParser:
 
     ask = _command(commands, "ask", "answer the questions of a request, with a probability for every option")
     _add_engine(ask)
+    ask.add_argument(
+        "--url", metavar="URL", help="ask a server of System One; its key is read from the environment, FLIDE_JAX_KEY"
+    )
     ask.add_argument("--json", action="store_true", help="print one System One response a line instead of tables")
 
     verify = _command(
@@ -96,20 +101,30 @@ def parser(version: str) -> argparse.ArgumentParser:
     )
     _add_dtype(warm)
     _add_capacities(warm)
+    _add_checkpoints(warm)
     warm.add_argument("--bundle", metavar="DIR", required=True, help="a new or empty directory")
 
     serve = _command(
         commands,
         "serve",
         "answer requests over HTTP, as System One",
-        "Serves POST /v1/systemone and /v1/systemone/batch, GET /v1/models, /health and /metrics, until SIGTERM or "
-        "SIGINT; what is in work then is still answered. /health is 503 until every capacity is compiled. Needs the "
-        "extra `serve`.",
+        "Serves POST /v1/systemone and /v1/systemone/batch, and GET / (a page to ask on), /v1/models, /health, "
+        "/metrics and /openapi.json, until SIGTERM or SIGINT; what is in work then is still answered. /health is 503 "
+        "until every capacity is compiled. Needs the extra `serve`.",
         reads_requests=False,
     )
     _add_engine(serve)
+    _add_checkpoints(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1, this machine")
     serve.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
+    serve.add_argument(
+        "--workers",
+        type=_workers,
+        default=0,
+        metavar="N",
+        help="processes that take requests and turn them into tokens, beside the one that holds the device; "
+        "default: 0, that one does all of it",
+    )
     serve.add_argument("--name", help="what the model is called in requests and responses; default: its own name")
     serve.add_argument(
         "--keys",
@@ -131,6 +146,9 @@ def parser(version: str) -> argparse.ArgumentParser:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raises CommandError where the arguments name no model, or options that do not go together."""
+    if arguments.command == "ask" and arguments.url is not None:
+        _check_url(arguments)
+        return
     if not arguments.model and not arguments.demo:
         raise CommandError("which model? Give --model DIR or --model ID, or --demo for the small one in this package")
     if arguments.command != "inspect":
@@ -141,6 +159,14 @@ def check(arguments: argparse.Namespace) -> None:
         raise CommandError("--all draws requests, of which --memory reads none")
     if not arguments.memory and (arguments.json or arguments.dtype):
         raise CommandError(f"{'--json' if arguments.json else '--dtype'} goes with --memory only")
+
+
+def _check_url(arguments: argparse.Namespace) -> None:
+    if not arguments.url.startswith(("http://", "https://")):
+        raise CommandError(f"--url must begin with http:// or https://, got {arguments.url}")
+    for option in ("model", "demo", "dtype", "capacities", "bundle"):
+        if getattr(arguments, option):
+            raise CommandError(f"--{option} is about a model here, and --url asks a server")
 
 
 def _command(
@@ -168,10 +194,27 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _workers(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to {_MOST_WORKERS}, got {text!r}")
+    return int(text)
+
+
 def _add_engine(command: argparse.ArgumentParser) -> None:
     _add_dtype(command)
     _add_capacities(command)
     command.add_argument("--bundle", metavar="DIR", help="load executables that `warm` made instead of compiling them")
+
+
+def _add_checkpoints(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--checkpoint-gb",
+        type=float,
+        default=0.0,
+        metavar="GB",
+        help="device memory for checkpoints of growing states: a request whose state begins as a former one's computes "
+        "the rest of it alone; default: 0, none",
+    )
 
 
 def _add_dtype(command: argparse.ArgumentParser, when: str = "") -> None:

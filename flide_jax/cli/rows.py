@@ -7,14 +7,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from flide_jax.cli.arguments import CommandError
 from flide_jax.cli.terminal import report
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Request, RequestError
-from flide_jax.serving.protocol import parse_request
+from flide_jax.serving.protocol import in_words_of_the_wire, parse_request
 
 EXAMPLE = importlib.resources.files("flide_jax") / "demo" / "examples" / "support.json"
 ROWS_PER_GROUP = 64
@@ -45,12 +44,16 @@ class Row:
         return parse_request(self.text).request
 
 
+class AnswerError(Exception):
+    """There is no answer, and it is not for the request."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """A row that has no answer, and why."""
 
     row: Row
-    error: RequestError | NotImplementedError | FloatingPointError
+    error: RequestError | NotImplementedError | FloatingPointError | AnswerError
 
     @property
     def message(self) -> str:
@@ -71,13 +74,20 @@ def attempt[T](row: Row, step: Callable[[], T]) -> T | Failure:
     """The result of one step with one row. What a row can be refused for fails that row alone."""
     try:
         return step()
-    except (RequestError, NotImplementedError, FloatingPointError) as error:
+    except (RequestError, NotImplementedError, FloatingPointError, AnswerError) as error:
         return Failure(row, error)
 
 
 def plan_row(plan: Callable[[Request], Plan], row: Row, request: Request | Failure) -> Plan | Failure:
     """The plan of a row that could be read."""
-    return request if isinstance(request, Failure) else attempt(row, partial(plan, request))
+    if isinstance(request, Failure):
+        return request
+
+    def in_words() -> Plan:
+        with in_words_of_the_wire():
+            return plan(request)
+
+    return attempt(row, in_words)
 
 
 def plan_group(plan: Callable[[Request], Plan], group: Group) -> Iterator[Planned]:

@@ -73,6 +73,8 @@ def _command_without_requests(arguments: Namespace) -> Callable[[], int] | None:
 def _command_of_requests(arguments: Namespace) -> Callable[[], int]:
     groups = read_groups(arguments)
     match arguments.command:
+        case "ask" if arguments.url:
+            from flide_jax.cli.ask_server import ask_server as command
         case "ask":
             from flide_jax.cli.ask import ask as command
         case "verify":

@@ -19,7 +19,7 @@ def warm(arguments: Namespace) -> int:
     bundle.prepare(directory)
     begin = time.perf_counter()
     files = []
-    for capacity, size in bundle.save(directory, program, program.compile_all(config.ladder().capacities)):
+    for capacity, size in bundle.save(directory, program, program.compile_all(program.capacities(config.ladder()))):
         note(f"compiled {capacity.tokens} tokens")
         files.append((capacity.tokens, size))
     total = in_bytes(sum(size for _, size in files))

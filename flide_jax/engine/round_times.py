@@ -1,5 +1,7 @@
 """How long rounds take, learned from those that ran: it bounds the next one in time."""
 
+import math
+
 from flide_jax.layout import Capacity, Ladder
 
 
@@ -16,10 +18,13 @@ class RoundTimes:
         self.ladder = ladder
         self.budget = budget
         self._fastest: dict[int, float] = {}
+        self._bound = ladder.largest
 
     def learn(self, tokens: int, seconds: float) -> None:
         """A round in a capacity of this many tokens ran for this long."""
-        self._fastest[tokens] = min(seconds, self._fastest.get(tokens, seconds))
+        if seconds < self._fastest.get(tokens, math.inf):
+            self._fastest[tokens] = seconds
+            self._bound = self._find_bound()
 
     def estimate(self, tokens: int) -> float | None:
         """Seconds of a round in a capacity of this many tokens: what was seen, or in proportion to the nearest that
@@ -30,7 +35,10 @@ class RoundTimes:
         return self._fastest[nearest] * max(1.0, tokens / nearest)
 
     def bound(self) -> Capacity:
-        """The largest capacity that a round of several requests may have: all of the ladder before the first round."""
+        """The largest capacity that a round of several requests may have: that of the ladder before the first round."""
+        return self._bound
+
+    def _find_bound(self) -> Capacity:
         smallest, *larger = self.ladder.capacities
         best = smallest
         for capacity in larger:

@@ -7,30 +7,36 @@ starts when nothing is in flight. So a short request that comes to an idle queue
 most one bounded round more, whatever long requests are queued.
 
 A round that fails is run again in halves, down to the request that fails alone; then a known request shows whether the
-device is to blame. If that fails too, or a round does not end, the device is lost: every future says so, and the
-scheduler takes nothing more.
+device is to blame. If that fails too, or a round does not end, or a thread here meets an error that is not a round's,
+the device is lost: every future says so, and the scheduler takes nothing more.
 """
 
 import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 import operator
 import queue
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
-from flide_jax.engine.ablation import Logits
+from flide_jax.engine.executables import Started
 from flide_jax.engine.round_times import RoundTimes
-from flide_jax.engine.waiting import Job, Waiting
-from flide_jax.layout import Ladder
+from flide_jax.engine.waiting import Job, Ran, Waiting
+from flide_jax.layout import Demand, Ladder
 from flide_jax.prompts.plan import Plan
 
-type Start = Callable[[Sequence[Plan]], Callable[[], list[Logits]]]
-"""Dispatches plans as one round. What it returns waits for the round, and gives the logits of each plan."""
+type Start = Callable[[Sequence[Plan]], Started]
+"""Dispatches plans as one round, and gives what waits for it."""
+
+_DEFECT = "a defect of the scheduler"
+_CLOSED = "the scheduler is closed"
+_log = logging.getLogger(__name__)
 
 
 class RoundError(RuntimeError):
@@ -66,6 +72,7 @@ class RoundReport:
     Attributes:
         requests, tokens: in the round.
         capacity_tokens: rows of its capacity, padding included.
+        dispatch: seconds to lay it out and give it to the device.
         seconds: that the device ran it.
         waits: seconds that each request waited before it.
     """
@@ -73,6 +80,7 @@ class RoundReport:
     requests: int
     tokens: int
     capacity_tokens: int
+    dispatch: float
     seconds: float
     waits: list[float]
 
@@ -86,7 +94,13 @@ class _Round:
     tokens: int = 0
     capacity_tokens: int = 0
     began: float = 0.0
-    finish: Callable[[], list[Logits]] | None = None
+    started: Started | None = None
+    dispatch: float = 0.0
+
+    @property
+    def everyone(self) -> list[Job]:
+        """All jobs whose futures wait for this round."""
+        return [*self.jobs, *([self.suspect[0]] if self.suspect is not None else [])]
 
 
 class Scheduler:
@@ -103,6 +117,7 @@ class Scheduler:
         *,
         probe: Plan,
         config: SchedulerConfig = SchedulerConfig(),  # noqa: B008  frozen
+        demand: Callable[[Plan], Demand] = Demand.of,
         observe: Callable[[RoundReport], None] = lambda report: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,6 +128,7 @@ class Scheduler:
             ladder: the capacities that rounds are compiled for.
             probe: a short request that is known to work.
             config: how rounds are formed.
+            demand: what a request needs of a capacity, as far as that is known when it is submitted.
             observe: is told of each round, on the thread that collects results.
             clock: seconds, from any beginning.
         """
@@ -121,6 +137,7 @@ class Scheduler:
         self._ladder = ladder
         self._probe = probe
         self._config = config
+        self._demand = demand
         self._observe = observe
         self._clock = clock
         self._times = RoundTimes(ladder, budget=config.round_seconds)
@@ -132,21 +149,21 @@ class Scheduler:
         self._changed = threading.Condition()
         self._dispatched: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(target=work, name=f"flide-{name}", daemon=True)
+            threading.Thread(target=self._guarded, args=(work,), name=f"flide-{name}", daemon=True)
             for name, work in (("device", self._dispatch_rounds), ("results", self._collect_rounds))
         ]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, plan: Plan, *, namespace: str = "") -> Future[Logits]:
+    def submit(self, plan: Plan, *, namespace: str = "") -> Future[Ran]:
         """Queue a request. Cancelling the future takes it out again, unless its round has started.
 
         The future raises RoundError or DeviceLostError. Raises DeviceLostError at once where nothing can run any more.
         """
-        job = Job(plan, namespace, self._clock())
+        job = Job(plan, namespace, self._clock(), self._demand(plan))
         with self._changed:
             if self.lost is not None or self._closed:
-                raise DeviceLostError(self.lost or "the scheduler is closed")
+                raise DeviceLostError(self.lost or _CLOSED)
             self._waiting.add(job)
             self._changed.notify_all()
         job.future.add_done_callback(lambda future: self._forget(job) if future.cancelled() else None)
@@ -182,8 +199,9 @@ class Scheduler:
         """Ends both threads behind the rounds in flight; what still waits fails."""
         with self._changed:
             self._closed = True
-            self._fail(self._waiting.clear(), DeviceLostError("the scheduler is closed"))
-            self._fail([job for again in self._again for job in again.jobs], DeviceLostError("the scheduler is closed"))
+            jobs = [*self._waiting.clear(), *(job for again in self._again for job in again.everyone)]
+            self._again.clear()
+            self._fail(jobs, DeviceLostError(_CLOSED))
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(timeout)
@@ -192,12 +210,24 @@ class Scheduler:
         with self._changed:
             self._waiting.remove(job)
 
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """A thread's whole life. A thread that ended without a word would leave every future unanswered."""
+        try:
+            work()
+        except BaseException as error:
+            # The message of an error may hold anything, the lines of code do not.
+            _log.error("defect of the scheduler: %s", "".join(traceback.format_tb(error.__traceback__)))
+            with self._changed:
+                self._lose(f"{_DEFECT}: {type(error).__name__}")
+        finally:
+            self._dispatched.put(None)
+
     # The thread that owns the device.
 
     def _dispatch_rounds(self) -> None:
         while (upcoming := self._next_round()) is not None:
             try:
-                finish = self._start([job.plan for job in upcoming.jobs])
+                started = self._start([job.plan for job in upcoming.jobs])
             except Exception as error:
                 with self._changed:
                     self._starting = None
@@ -205,25 +235,26 @@ class Scheduler:
                 continue
             with self._changed:
                 self._starting = None
-                upcoming.finish, upcoming.began = finish, self._clock()
+                now = self._clock()
+                upcoming.started, upcoming.dispatch, upcoming.began = started, now - upcoming.began, now
                 self._in_flight.append(upcoming)
             self._dispatched.put(upcoming)
-        self._dispatched.put(None)
 
     def _next_round(self) -> _Round | None:
         """Waits until a round is to be dispatched. None: there will be no more."""
         with self._changed:
             while not self._closed and self.lost is None:
                 if (upcoming := self._form()) is not None:
+                    self._starting = upcoming  # from here on an error finds its jobs
+                    self._measure(upcoming)
                     upcoming.began = self._clock()
-                    self._starting = upcoming
                     return upcoming
                 self._changed.wait(self._seconds_to_stage())
         return None
 
     def _form(self) -> _Round | None:
         if self._again:
-            return self._measured(self._again.popleft()) if not self._in_flight else None
+            return self._again.popleft() if not self._in_flight else None
         bound = self._times.bound()
         if not self._in_flight:
             take = self._waiting.take
@@ -234,14 +265,13 @@ class Scheduler:
         while jobs := take(bound):
             # From here on they can no longer be cancelled, and those that are cancelled already are left out.
             if jobs := [job for job in jobs if job.future.set_running_or_notify_cancel()]:
-                return self._measured(_Round(jobs))
+                return _Round(jobs)
         return None
 
-    def _measured(self, formed: _Round) -> _Round:
+    def _measure(self, formed: _Round) -> None:
         demand = functools.reduce(operator.add, (job.demand for job in formed.jobs))
         formed.tokens = demand.tokens
         formed.capacity_tokens = self._ladder.smallest_for(demand).tokens
-        return formed
 
     def _may_stage(self) -> bool:
         """A round is staged behind another when waiting longer would not make it larger, or when the other is about to
@@ -269,26 +299,36 @@ class Scheduler:
 
     def _collect_rounds(self) -> None:
         while (running := self._dispatched.get()) is not None:
-            assert running.finish is not None
             try:
-                logits = running.finish()
-            except Exception as error:
-                with self._changed:
-                    self._landed(running)
-                    self._failed(running, error)
-                continue
+                self._end(running)
+            except BaseException:
+                self._fail(running.everyone, DeviceLostError(_DEFECT))  # it may have landed, so nobody else knows it
+                raise
+
+    def _end(self, running: _Round) -> None:
+        assert running.started is not None
+        try:
+            logits = running.started()
+            if len(logits) != len(running.jobs):
+                raise RuntimeError(f"{len(logits)} results for {len(running.jobs)} requests")
+        except Exception as error:
             with self._changed:
-                seconds = self._clock() - running.began
-                waits = [running.began - job.arrived for job in running.jobs]
                 self._landed(running)
-                self._times.learn(running.capacity_tokens, seconds)
-                if running.suspect is not None:
-                    suspect, first = running.suspect
-                    self._fail([suspect], RoundError(f"{type(first).__name__} on the device"))
-            for job, found in zip(running.jobs, logits, strict=True):
-                with contextlib.suppress(InvalidStateError):  # the device was taken as lost meanwhile
-                    job.future.set_result(found)
-            self._observe(RoundReport(len(running.jobs), running.tokens, running.capacity_tokens, seconds, waits))
+                self._failed(running, error)
+            return
+        with self._changed:
+            seconds = self._clock() - running.began
+            waits = [running.began - job.arrived for job in running.jobs]
+            self._landed(running)
+            self._times.learn(running.capacity_tokens, seconds)
+            if running.suspect is not None:
+                suspect, first = running.suspect
+                self._fail([suspect], RoundError(f"{type(first).__name__} on the device"))
+        for job, found, waited, resumed in zip(running.jobs, logits, waits, running.started.resumed, strict=True):
+            with contextlib.suppress(InvalidStateError):  # the device was taken as lost meanwhile
+                job.future.set_result(Ran(found, waited, seconds, resumed))
+        sizes = (len(running.jobs), running.tokens, running.capacity_tokens)
+        self._observe(RoundReport(*sizes, running.dispatch, seconds, waits))
 
     def _landed(self, running: _Round) -> None:
         with contextlib.suppress(ValueError):  # the device was taken as lost meanwhile
@@ -301,13 +341,15 @@ class Scheduler:
 
     def _failed(self, failed: _Round, error: Exception) -> None:
         """A round failed: its halves are run again, or the device is probed if it was one request alone."""
-        if failed.suspect is not None:
+        if self._closed or self.lost is not None:
+            self._fail(failed.everyone, DeviceLostError(self.lost or _CLOSED))
+        elif failed.suspect is not None:
             job, first = failed.suspect
             self._fail([job], DeviceLostError(type(first).__name__))
             self._lose(f"the device fails known work: {_in_one_line(error)}")
         elif len(failed.jobs) == 1:
             (job,) = failed.jobs
-            probe = Job(self._probe, job.namespace, self._clock())
+            probe = Job(self._probe, job.namespace, self._clock(), Demand.of(self._probe))
             self._again.appendleft(_Round([probe], suspect=(job, error)))
         else:
             half = -(-len(failed.jobs) // 2)
@@ -318,8 +360,7 @@ class Scheduler:
         if self.lost is None:
             self.lost = message
             rounds = [*self._again, *self._in_flight, *([self._starting] if self._starting else [])]
-            suspects = [again.suspect[0] for again in rounds if again.suspect is not None]
-            jobs = [*self._waiting.clear(), *suspects, *(job for again in rounds for job in again.jobs)]
+            jobs = [*self._waiting.clear(), *(job for again in rounds for job in again.everyone)]
             self._fail(jobs, DeviceLostError(message))
             self._again.clear()
             self._in_flight.clear()

@@ -13,6 +13,23 @@ from flide_jax.prompts.plan import Plan
 PATIENCE = 4
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ran:
+    """A request that ran.
+
+    Attributes:
+        logits: of its reads.
+        waited: seconds until its round began.
+        seconds: that the device ran its round.
+        resumed: tokens of its state that came from a checkpoint.
+    """
+
+    logits: Logits
+    waited: float
+    seconds: float
+    resumed: int
+
+
 @dataclasses.dataclass(eq=False)
 class Job:
     """One request on its way through the device.
@@ -22,19 +39,16 @@ class Job:
         namespace: whose it is; the device's time is shared between namespaces.
         arrived: when it was submitted, in seconds of the scheduler's clock.
         demand: what it needs of a capacity.
-        future: its logits, or why it has none. Cancelling it takes the job out of the queue.
+        future: what came of it, or why nothing did. Cancelling it takes the job out of the queue.
         passed_at: tokens that bounded rounds had run when it came; for `PATIENCE`.
     """
 
     plan: Plan
     namespace: str
     arrived: float
-    demand: Demand = dataclasses.field(init=False)
-    future: Future[Logits] = dataclasses.field(default_factory=Future, init=False)
+    demand: Demand
+    future: Future[Ran] = dataclasses.field(default_factory=Future, init=False)
     passed_at: int = dataclasses.field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self.demand = Demand.of(self.plan)
 
 
 class Waiting:

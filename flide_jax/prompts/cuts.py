@@ -37,7 +37,7 @@ PROVEN_PATTERNS = frozenset(
         _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+" + _AFTER_WORD % r"\p{L}",  # Qwen2, Qwen3
     }
 )
-PIECE = 4096
+PIECE = 1024
 """Characters from which on a piece of a long text ends at the next safe cut."""
 
 _SAFE_CUT = re.compile(r"[0-9A-Za-z](?=[\x00-@\[-`{-\x7f])|\n(?=[0-9A-Za-z])")

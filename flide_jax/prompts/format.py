@@ -96,6 +96,8 @@ class PromptFormat:
             branch_lengths=lengths,
             read_branches=np.arange(len(lengths), dtype=np.int32),
             read_offsets=lengths - 1,
+            turn_ends=self._turn_ends(prompts.state),
+            salt=request.cache_salt if request.checkpoints else None,
         )
 
     def text(self, request: Request, question: str) -> str:
@@ -130,11 +132,16 @@ class PromptFormat:
             for (name, question), row in zip(request.questions.items(), logits, strict=True)
         }
 
+    def _turn_ends(self, state: Int32[np.ndarray, " P"]) -> Int32[np.ndarray, " turns"]:
+        """How many tokens stand before the end of each turn in a state: behind the token that ends the user's."""
+        end_of_turn = self._frame.after_ids[:1]
+        return (np.flatnonzero(np.isin(state, end_of_turn)) + 1).astype(np.int32)
+
     def _block(self, name: str, question: Question) -> str:
         try:
             columns = self.label_columns(question)
         except ValueError as error:
-            raise RequestError(("questions", name, "criteria"), str(error)) from None
+            raise RequestError(("questions", name, "options"), str(error)) from None
         return self._wording.block(question, [self.labels[column] for column in columns])
 
 

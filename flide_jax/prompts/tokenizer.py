@@ -11,6 +11,7 @@ import tokenizers
 from jaxtyping import Int32
 
 from flide_jax.prompts.cuts import PROVEN_PATTERNS, pieces
+from flide_jax.prompts.kept_tokens import KeptTokens
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Tokenizer:
         full.no_truncation()
         full.no_padding()
         self._full = full
+        self._kept: KeptTokens | None = None
         self._added = full.get_added_tokens_decoder()
         # The same model behind the same normaliser and pre-tokenizer, but no added tokens and no post-processor.
         self._plain = tokenizers.Tokenizer(full.model)
@@ -75,12 +77,23 @@ class Tokenizer:
         return max(self._full.get_vocab(with_added_tokens=True).values())
 
     def encode(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
-        """Token ids of each text as plain text. Long texts are cut where that is proven safe; all run in parallel."""
+        """Token ids of each text as plain text. Long texts are cut where that is proven safe; all run in parallel.
+
+        A piece of a text that was read before may be kept (`keep`). A text that grows at its end has the pieces that it
+        had, all but the last, so those are the tokens of the whole by the same proof.
+        """
         parts = [pieces(text) if self.has_proven_cuts else [text] for text in texts]
-        encodings = iter(
-            self._plain.encode_batch_fast([piece for part in parts for piece in part], add_special_tokens=False)
-        )
-        return [np.concatenate([np.array(next(encodings).ids, np.int32) for _ in part]) for part in parts]
+        flat = [piece for part in parts for piece in part]
+        encoded = iter(self._encode(flat) if self._kept is None else self._kept.encode(flat, self._encode))
+        return [np.concatenate([next(encoded) for _ in part]) for part in parts]
+
+    def keep(self, kept: KeptTokens) -> None:
+        """Keep the tokens of texts there from now on."""
+        self._kept = kept
+
+    def _encode(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
+        encodings = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(found.ids, np.int32) for found in encodings]
 
     def encode_whole(self, texts: Sequence[str]) -> list[tuple[Int32[np.ndarray, " _"], list[int]]]:
         """Token ids of each text as plain text, never cut, and where each token's characters end in the text."""

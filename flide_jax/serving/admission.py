@@ -2,8 +2,15 @@
 
 import contextlib
 import dataclasses
+import mmap
 import threading
 from collections.abc import Callable, Iterator
+
+import numpy as np
+from jaxtyping import Int64
+
+Tally = Int64[np.ndarray, "processes 2"]
+"""Requests in work and the bytes of their bodies, a row for each process that takes requests."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +24,9 @@ class Limits:
         open_bytes: bodies in work at a time, unpacked.
         default_seconds, most_seconds: until a request is given up, where its client names no time, and at most.
         body_seconds: until a body must have arrived.
+        head_seconds: until the head of a request must have arrived, and until a client takes more of its response.
+        head_bytes: of a head.
+        kept_bytes: of texts and their tokens that a process keeps, so as not to tokenise them again.
     """
 
     body_bytes: int = 32 * 2**20
@@ -26,22 +36,47 @@ class Limits:
     default_seconds: float = 10.0
     most_seconds: float = 600.0
     body_seconds: float = 30.0
+    head_seconds: float = 10.0
+    head_bytes: int = 64 * 2**10
+    kept_bytes: int = 64 * 2**20
+
+
+def new_tally() -> Tally:
+    """Of one process."""
+    return np.zeros((1, 2), np.int64)
+
+
+def shared_tally(descriptor: int, processes: int) -> Tally:
+    """In a file that processes share, which has room for it.
+
+    Each writes its own row and reads all; an aligned word is written as a whole. Two may pass a limit together, by what
+    they take in that moment.
+    """
+    return np.frombuffer(mmap.mmap(descriptor, processes * 16), np.int64).reshape(processes, 2)
 
 
 class Room:
-    """Requests and bytes in work, against their limits. Threads may share it.
+    """Requests and bytes in work, against their limits. Threads may share it."""
 
-    Attributes:
-        requests, size: in work now; the bytes of their bodies.
-    """
-
-    def __init__(self, limits: Limits, *, refuse: Callable[[], Exception]) -> None:
-        """`refuse` makes the error for what there is no room for."""
-        self.requests = 0
-        self.size = 0
+    def __init__(
+        self, limits: Limits, *, refuse: Callable[[], Exception], tally: Tally | None = None, row: int = 0
+    ) -> None:
+        """`refuse` makes the error for what there is no room for. `row` of the tally is this process's."""
         self._limits = limits
         self._refuse = refuse
+        self._tally = new_tally() if tally is None else tally
+        self._row = row
         self._lock = threading.Lock()
+
+    @property
+    def requests(self) -> int:
+        """In work now, in all processes."""
+        return int(self._tally[:, 0].sum())
+
+    @property
+    def size(self) -> int:
+        """Bytes of their bodies."""
+        return int(self._tally[:, 1].sum())
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Share"]:
@@ -55,12 +90,11 @@ class Room:
 
     def _change(self, requests: int, size: int) -> None:
         with self._lock:
-            grown, larger = self.requests + requests, self.size + size
-            too_many = requests > 0 and grown > self._limits.open_requests
-            too_large = size > 0 and larger > self._limits.open_bytes
+            too_many = requests > 0 and self.requests + requests > self._limits.open_requests
+            too_large = size > 0 and self.size + size > self._limits.open_bytes
             if too_many or too_large:
                 raise self._refuse()
-            self.requests, self.size = grown, larger
+            self._tally[self._row] += (requests, size)
 
 
 class Share:

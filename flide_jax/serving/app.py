@@ -18,15 +18,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flide_jax.serving import refusals
+from flide_jax.serving import openapi, refusals
 from flide_jax.serving.admission import Limits, Share
 from flide_jax.serving.bodies import ClientLeftError, read_body
 from flide_jax.serving.keys import Keys
-from flide_jax.serving.metrics import CONTENT_TYPE
+from flide_jax.serving.page import read_page
 from flide_jax.serving.refusals import Refusal
-from flide_jax.serving.service import Call, Service
+from flide_jax.serving.service import ALIAS, Call, Service
 
 CLIENT_LEFT = 499
+_DEFECT = 500
+_TEXT_OF_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 _ID_HEADERS = ("x-request-id", "x-typesafe-request-id")
 
@@ -48,6 +50,18 @@ def create_app(service: Service, *, keys: Keys, version: str, release_date: str)
 
     def asking(answer: Callable[[Call], Coroutine[Any, Any, bytes]]) -> Endpoint:
         async def endpoint(request: Request) -> Response:
+            try:
+                return await answered(request)
+            except Refusal as refusal:
+                service.counts.failed(refusal.status)
+                raise
+            except ClientLeftError:
+                raise
+            except Exception:
+                service.counts.failed(_DEFECT)
+                raise
+
+        async def answered(request: Request) -> Response:
             namespace = keys.name_of(request.headers.get("authorization"))
             service.check_status()
             seconds = _seconds(request.headers.get("x-request-timeout-ms"), service)
@@ -74,14 +88,26 @@ def create_app(service: Service, *, keys: Keys, version: str, release_date: str)
         return _json(json.dumps(found).encode(), 200 if service.status == "ok" else 503)
 
     async def metrics(request: Request) -> Response:
-        return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE})
+        return Response(await service.counts.text(), headers={"content-type": _TEXT_OF_METRICS})
+
+    about = openapi.describe(name=service.name, alias=ALIAS, version=version, limits=service.limits)
+
+    async def described(request: Request) -> Response:
+        return _json(json.dumps(about).encode())
+
+    content, headers_of_page = read_page()
+
+    async def page(request: Request) -> Response:
+        return Response(content, headers=headers_of_page)
 
     routes = [
+        Route("/", _answering(page)),
         Route("/v1/systemone", _answering(asking(service.answer)), methods=["POST"]),
         Route("/v1/systemone/batch", _answering(asking(service.answer_batch)), methods=["POST"]),
         Route("/v1/models", _answering(models)),
         Route("/health", _answering(health)),
         Route("/metrics", _answering(metrics)),
+        Route("/openapi.json", _answering(described)),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route})
     app.router.redirect_slashes = False
@@ -147,17 +173,26 @@ async def _body(request: Request, share: Share, limits: Limits, seconds: float) 
 
 async def _while_connected[T](receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of the work, which ends when the client leaves. Raises ClientLeftError: it has left."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnected(receive))
+    task = asyncio.current_task()
+    assert task is not None
+    working = True
+
+    def leave(left: asyncio.Task[None]) -> None:
+        if working and not left.cancelled():
+            task.cancel()
+
+    leaving = asyncio.create_task(_disconnected(receive))
+    leaving.add_done_callback(leave)
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientLeftError
-        return working.result()
+        return await work
+    except asyncio.CancelledError:
+        if leaving.done() and not leaving.cancelled():
+            task.uncancel()
+            raise ClientLeftError from None
+        raise
     finally:
-        working.cancel()
+        working = False
         leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -198,7 +233,7 @@ class _Observed:
             seconds = time.perf_counter() - begin
             # A path may hold anything; only those that are known are named.
             route = scope["path"] if scope["path"] in self._routes else "other"
-            self._service.metrics.responded(route, status, seconds)
+            self._service.counts.responded(route, status, seconds)
             level = logging.DEBUG if route in ("/health", "/metrics") else logging.INFO
             _access.log(level, "%s %s %d %.1f ms %s", scope["method"], route, status, seconds * 1_000, request_id)
 

@@ -22,6 +22,17 @@ class Keys:
     def __len__(self) -> int:
         return len(self._names)
 
+    def digests(self) -> dict[str, str]:
+        """Digests in hexadecimal -> names, for another process."""
+        return {digest.hex(): name for digest, name in self._names.items()}
+
+    @classmethod
+    def of_digests(cls, digests: dict[str, str]) -> "Keys":
+        """What `digests` gave."""
+        found = cls()
+        found._names = {bytes.fromhex(digest): name for digest, name in digests.items()}
+        return found
+
     def name_of(self, authorization: str | None) -> str | None:
         """Whose key it is; None where no keys are asked for. Raises Refusal: no key, or a wrong one."""
         if not self._names:

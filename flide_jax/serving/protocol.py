@@ -8,7 +8,8 @@ What the format leaves open is decided here, once for the command line and for a
 - `assets` (images) are refused, since an answer without them would be an answer to another state.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from flide_jax.request import (
     RequestError,
     Score,
     ScoreAnswer,
+    Usage,
     YesNo,
     YesNoAnswer,
     json_kind,
@@ -29,6 +31,12 @@ from flide_jax.request import (
 from flide_jax.serving import strict_json
 
 _QUESTION_FIELDS = ("type", "instructions", "criteria")
+_ON_THE_WIRE = {
+    "options": ("criteria",),
+    "levels": ("criteria",),
+    "yes": ("criteria", "true"),
+    "no": ("criteria", "false"),
+}
 _LONGEST_WORD = 32
 
 
@@ -39,10 +47,12 @@ class WireRequest:
     Attributes:
         request: what is asked.
         model: the model it is asked of, None where it names none.
+        costs: whether the response is to say what each part cost: `"x_costs": true`.
     """
 
     request: Request
     model: str | None
+    costs: bool = False
 
 
 def parse_request(text: bytes) -> WireRequest:
@@ -64,16 +74,67 @@ def read_request(value: Any) -> WireRequest:
     questions = {
         name: _read_question(name, question) for name, question in _object(fields["questions"], ("questions",)).items()
     }
-    return WireRequest(Request(state=fields["state"], questions=questions), model)
+    request = Request(state=fields["state"], questions=questions)
+    return WireRequest(request, model, costs=fields.get("x_costs") is True)
 
 
 def response(answers: Answers, *, model: str) -> dict[str, Any]:
     """The System One response: ids, option names and levels as they were asked, in that order; no number is rounded."""
+    usage = answers.usage
     return {
         "model": model,
         "answers": {name: _answer(answer) for name, answer in answers.items()},
-        "usage": {"input_tokens": answers.usage.input_tokens, "output_tokens": answers.usage.output_tokens},
+        "usage": {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            **({"x_cached_tokens": usage.resumed_state_tokens} if usage.resumed_state_tokens else {}),
+        },
     }
+
+
+@contextlib.contextmanager
+def in_words_of_the_wire() -> Generator[None]:
+    """Errors about a question's fields, such as its `options`, name what they are called on the wire: `criteria`."""
+    try:
+        yield
+    except RequestError as error:
+        match error.location:
+            case ("questions", name, str(field), *rest) if field in _ON_THE_WIRE:
+                raise type(error)(("questions", name, *_ON_THE_WIRE[field], *rest), error.rule) from None
+        raise
+
+
+def read_response(request: Request, value: Any) -> Answers:
+    """The answers that a response holds. Raises RequestError: a field of the response, and the rule."""
+    fields = _object(value, ("response",))
+    answers, usage = (_object(fields.get(name), ("response", name)) for name in ("answers", "usage"))
+    found: dict[str, Answer] = {}
+    for name, question in request.questions.items():
+        location = ("response", "answers", name)
+        answer = _object(answers.get(name), location)
+        try:
+            found[name] = _read_answer(question, answer)
+        except (KeyError, TypeError, ValueError):
+            raise RequestError(location, "is no answer to its question") from None
+    match usage:
+        case {"input_tokens": int(read), "output_tokens": int(written)}:
+            return Answers(found, usage=Usage(input_tokens=read, output_tokens=written))
+    raise RequestError(("response", "usage"), "must be counts of tokens")
+
+
+def _read_answer(question: Question, answer: dict[str, Any]) -> Answer:
+    match question:
+        case YesNo():
+            return YesNoAnswer(float(answer["noul"]))
+        case Choice():
+            probabilities = {name: float(answer["probabilities"][name]) for name in question.options}
+            if answer["choice"] not in probabilities:
+                raise ValueError
+            return ChoiceAnswer(answer["choice"], float(answer["confidence"]), probabilities)
+        case _:
+            levels = tuple(question.levels)
+            shares = tuple(float(answer["probabilities"][str(i)]) for i in range(len(levels)))
+            return ScoreAnswer(float(answer["score"]), float(answer["confidence"]), shares, levels)
 
 
 def _read_question(name: str, value: Any) -> Question:
@@ -95,10 +156,11 @@ def _read_question(name: str, value: Any) -> Question:
         is_word = isinstance(kind, str) and kind.isidentifier() and len(kind) <= _LONGEST_WORD
         got = ascii(kind) if is_word else json_kind(kind)
         raise RequestError((*location, "type"), f"must be noul, choice or score, got {got}")
-    try:
-        return readers[kind](fields)
-    except RequestError as error:
-        raise error.within(*location) from None
+    with in_words_of_the_wire():
+        try:
+            return readers[kind](fields)
+        except RequestError as error:
+            raise error.within(*location) from None
 
 
 def _read_yes_no(fields: Mapping[str, Any]) -> YesNo:

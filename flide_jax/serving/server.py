@@ -2,18 +2,24 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator
+from typing import Protocol, runtime_checkable
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from flide_jax.prompts.planner import Planner
+from flide_jax.serving.connections import impatient
+from flide_jax.serving.device import Device
 from flide_jax.serving.service import Service
 
 # Between the loss of the device and the end of the process: what was in work hears of it, and so does a health check.
-_LAST_WORDS = 1.0
+LAST_WORDS = 1.0
 
 
 class Server:
@@ -22,9 +28,10 @@ class Server:
     `stop` makes it take no new connections, answer what it has, and end.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, *, drain_seconds: int = 30) -> None:
+    def __init__(self, app: ASGIApp, service: Service, listening: socket.socket, *, drain_seconds: int = 30) -> None:
         config = uvicorn.Config(
             app,
+            http=impatient(service.limits),
             lifespan="off",
             ws="none",
             log_config=None,
@@ -34,46 +41,41 @@ class Server:
         )
         self._server = _Uvicorn(config)
         self._service = service
+        self._listening = listening
 
     @property
     def started(self) -> bool:
         """Whether it takes connections."""
         return self._server.started
 
+    def start(self, planner: Planner, device: Device, *, dtype: str) -> None:
+        """Answer from now on. May be called from any thread."""
+        self._service.start(planner, device, dtype=dtype)
+
     def stop(self) -> None:
         """May be called from any thread."""
         self._service.drain()
         self._server.should_exit = True
 
-    async def run(self, listening: socket.socket) -> str | None:
-        """Serve until it is stopped. Returns why the device was lost, None if it was not."""
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to end."""
+        return self._server.should_exit
+
+    async def run(self) -> str | None:
+        """Serve until it is stopped. Returns what went wrong, None if nothing did."""
         watching = asyncio.ensure_future(self._watch())
         try:
-            await self._server.serve(sockets=[listening])
+            await self._server.serve(sockets=[self._listening])
         finally:
             watching.cancel()
-        return self._service.check()
-
-    @contextlib.contextmanager
-    def signals(self, *, interrupted: Callable[[], None]) -> Generator[None]:
-        """SIGTERM and SIGINT stop the server as long as the context lasts; a second SIGINT calls `interrupted`."""
-
-        def stop(number: int, frame: object) -> None:
-            if number == signal.SIGINT and self._server.should_exit:
-                interrupted()
-            self.stop()
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        lost = self._service.check()
+        return None if lost is None else f"the device is lost: {lost}"
 
     async def _watch(self) -> None:
         while self._service.check() is None:
             await asyncio.sleep(0.25)
-        await asyncio.sleep(_LAST_WORDS)
+        await asyncio.sleep(LAST_WORDS)
         self._server.should_exit = True
 
 
@@ -86,10 +88,53 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+@runtime_checkable
+class Stoppable(Protocol):
+    """A server in one process or in several."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to end."""
+        ...
+
+    def stop(self) -> None:
+        """End when what is in work is answered. May be called from any thread."""
+        ...
+
+
+@contextlib.contextmanager
+def stopped_by_signals(server: Stoppable, *, interrupted: Callable[[], None]) -> Generator[None]:
+    """SIGTERM and SIGINT stop the server as long as the context lasts; a second SIGINT calls `interrupted`."""
+
+    def stop(number: int, frame: object) -> None:
+        if number == signal.SIGINT and server.stopping:
+            interrupted()
+        server.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket that takes connections. Raises OSError."""
+    return _listen(host, port, shared=False)
+
+
+def listen_for_each(host: str, port: int, processes: int) -> list[socket.socket]:
+    """Sockets of one address, between which the system spreads connections. Raises OSError."""
+    # The system would let another server share the address with this one; this finds out whether there is one.
+    with listen(host, port) as probe:
+        port = probe.getsockname()[1]
+    return [_listen(host, port, shared=True) for _ in range(processes)]
+
+
+def _listen(host: str, port: int, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=1_024)
+    listening = socket.create_server((host, port), family=family, backlog=1_024, reuse_port=shared)
     # Connections inherit it. Without it the body of a response waits for the client to acknowledge the head: 40 ms.
     # The event loop sets it only on sockets that name their protocol, which this one does not.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -100,6 +145,16 @@ def address_of(listening: socket.socket) -> str:
     """Its URL."""
     host, port, *_ = listening.getsockname()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def log_to_standard_error() -> None:
+    """A line for each request."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    access = logging.getLogger("flide_jax.access")
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    access.propagate = False
 
 
 def end_at_once(status: int) -> None:

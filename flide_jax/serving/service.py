@@ -1,4 +1,4 @@
-"""The server without HTTP: bodies in, responses out, by way of planner threads and the scheduler."""
+"""The server without HTTP: bodies in, responses out, by way of the planner and the device."""
 
 import asyncio
 import contextlib
@@ -11,22 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from flide_jax.engine import Engine
-from flide_jax.engine.ablation import Logits
-from flide_jax.engine.scheduler import DeviceLostError, RoundError, Scheduler, SchedulerConfig
-from flide_jax.layout import Demand
+from flide_jax.prompts.kept_tokens import KeptTokens
 from flide_jax.prompts.plan import Plan
-from flide_jax.request import Request, RequestError, YesNo, json_kind
+from flide_jax.prompts.planner import Planner
+from flide_jax.request import RequestError, json_kind
 from flide_jax.serving import refusals, strict_json
-from flide_jax.serving.admission import Limits, Room, Share
+from flide_jax.serving.admission import Limits, Room, Share, Tally
 from flide_jax.serving.bodies import unpack
-from flide_jax.serving.metrics import Metrics
-from flide_jax.serving.protocol import WireRequest, read_request, response
+from flide_jax.serving.counts import Counts
+from flide_jax.serving.device import Device, Outcome
+from flide_jax.serving.protocol import WireRequest, in_words_of_the_wire, read_request, response
 from flide_jax.serving.refusals import Refusal
 
 ALIAS = "jev-latest"
 """The name of a model that clients send by default."""
-PROBE = Request("The device works.", {"works": YesNo("Does it?")})
+# What takes the event loop no longer than handing it to a thread and back would: a millisecond or two.
+_SMALL_BODY = 16 * 1_024
+_FEW_QUESTIONS = 64
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,13 @@ class Call:
     seconds: float
 
 
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    wire: WireRequest
+    plan: Plan
+    seconds: float
+
+
 class Service:
     """Answers bodies of System One. Its coroutines run on one event loop.
 
@@ -58,48 +66,37 @@ class Service:
         dtype: of the engine, None while it loads.
         status: "loading", "ok", "draining" or "failed".
         limits: what it takes.
-        metrics: where it counts.
+        counts: where it counts.
         room: requests in work.
     """
 
-    def __init__(self, name: str, *, limits: Limits | None = None) -> None:
+    def __init__(
+        self, name: str, *, counts: Counts, limits: Limits | None = None, tally: Tally | None = None, row: int = 0
+    ) -> None:
+        """`row` of the tally is this process's."""
         self.name = name
+        self.counts = counts
         self.dtype: str | None = None
         self.status = "loading"
         self.limits = limits or Limits()
-        self.metrics = Metrics()
-        self.room = Room(self.limits, refuse=self._busy)
-        self._engine: Engine | None = None
-        self._scheduler: Scheduler | None = None
-        self._planners = ThreadPoolExecutor(min(4, (os.cpu_count() or 1) + 1), thread_name_prefix="flide-planner")
-        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="flide-compiler")
-        self.metrics.watch(
-            opened=lambda: self.room.requests,
-            waiting=lambda: self._scheduler.waiting if self._scheduler else (0, 0),
-            compiled=lambda: len(self._engine.executables.compiled) if self._engine else 0,
-        )
+        self.room = Room(self.limits, refuse=self._busy, tally=tally, row=row)
+        self._planner: Planner | None = None
+        self._device: Device | None = None
+        self._threads = ThreadPoolExecutor(min(4, (os.cpu_count() or 1) + 1), thread_name_prefix="flide-planner")
 
-    def start(self, engine: Engine, *, config: SchedulerConfig) -> None:
-        """Answer with this engine from now on."""
-        self._engine = engine
-        self._scheduler = Scheduler(
-            engine.start,
-            engine.executables.ladder,
-            probe=engine.plan(PROBE),
-            config=config,
-            observe=self.metrics.ran,
-        )
-        self.dtype = engine.dtype.name
+    def start(self, planner: Planner, device: Device, *, dtype: str) -> None:
+        """Answer from now on. May be called from any thread."""
+        kept = KeptTokens(self.limits.kept_bytes, observe=self.counts.tokenised)
+        planner.prompt_format.tokenizer.keep(kept)
+        self._planner, self._device, self.dtype = planner, device, dtype
         self.status = "ok"
 
     def check(self) -> str | None:
         """Why the device is lost, None while it works; to be called from time to time."""
-        if self._scheduler is None:
-            return None
-        self._scheduler.check()
-        if self._scheduler.lost is not None:
+        lost = None if self._device is None else self._device.check()
+        if lost is not None:
             self.status = "failed"
-        return self._scheduler.lost
+        return lost
 
     def check_status(self) -> None:
         """Raises Refusal: nothing can be answered yet, or any more."""
@@ -113,14 +110,12 @@ class Service:
 
     def close(self) -> None:
         """End all threads."""
-        if self._scheduler is not None:
-            self._scheduler.close()
-        self._planners.shutdown(cancel_futures=True)
-        self._compiler.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
 
     async def answer(self, call: Call) -> bytes:
         """The response to a request, as JSON. Raises Refusal."""
-        return await self._answer(lambda: read_request(strict_json.parse(self._text(call))), call)
+        small = call.encoding is None and len(call.body) <= _SMALL_BODY
+        return await self._answer(lambda: read_request(strict_json.parse(self._text(call))), call, small=small)
 
     async def answer_batch(self, call: Call) -> bytes:
         """The responses to `{"requests": [...]}`, as JSON: each an answer, or `{"error": {"status", "detail"}}`.
@@ -128,73 +123,82 @@ class Service:
         Raises Refusal: the body as a whole cannot be read.
         """
         async with _until(call):
-            values = await _in_thread(self._planners, lambda: _read_batch(self._text(call), self.limits.batch_requests))
+            values = await self._in_thread(lambda: _read_batch(self._text(call), self.limits.batch_requests))
 
         async def one(index: int, value: Any) -> bytes:
             try:
                 if index:  # the first has the place of the whole
                     call.share.take(requests=1)
-                return await self._answer(lambda: read_request(value), call)
+                return await self._answer(lambda: read_request(value), call, small=False)
             except Refusal as refusal:
+                self.counts.failed(refusal.status)
                 return _dump({"error": {"status": refusal.status, "detail": refusal.detail}}, ascii_only=True)
 
         answers = await asyncio.gather(*(one(index, value) for index, value in enumerate(values)))
         return b'{"responses":[' + b",".join(answers) + b"]}"
 
-    async def _answer(self, read: Callable[[], WireRequest], call: Call) -> bytes:
-        engine, scheduler = self._engine, self._scheduler
-        if engine is None or scheduler is None:
+    async def _answer(self, read: Callable[[], WireRequest], call: Call, *, small: bool) -> bytes:
+        planner, device = self._planner, self._device
+        if planner is None or device is None:
             raise refusals.unavailable("the model is loading")
-        try:
-            async with _until(call):
-                request, plan = await _in_thread(self._planners, lambda: self._plan(engine, read))
-                logits = await self._run(engine, scheduler, plan, call.namespace)
-                return await _in_thread(self._planners, lambda: self._respond(engine, request, plan, logits))
-        except Refusal as refusal:
-            self.metrics.failed(refusal.status)
-            raise
-
-    async def _run(self, engine: Engine, scheduler: Scheduler, plan: Plan, namespace: str) -> Logits:
-        try:
-            if not engine.executables.ladder.largest.fits(Demand.of(plan)):
-                # Compiled beside the device's thread, which meanwhile goes on with the others.
-                await _in_thread(self._compiler, lambda: engine.prepare(plan))
-            logits: Logits = await asyncio.wrap_future(scheduler.submit(plan, namespace=namespace))
-        except RoundError:
-            raise refusals.failed("the device failed with this request") from None
-        except DeviceLostError:
-            raise refusals.unavailable("the device is lost") from None
-        return logits
+        async with _until(call):
+            if small:
+                planned = self._plan(planner, read)
+            else:
+                planned = await self._in_thread(lambda: self._plan(planner, read))
+            outcome = await device.run(planned.plan, call.namespace)
+            if len(planned.wire.request.questions) <= _FEW_QUESTIONS:
+                return self._respond(planner, planned, outcome)
+            return await self._in_thread(lambda: self._respond(planner, planned, outcome))
 
     def _text(self, call: Call) -> bytes:
         text = unpack(call.body, call.encoding, limit=self.limits.body_bytes)
         call.share.take(size=max(0, len(text) - len(call.body)))
         return text
 
-    def _plan(self, engine: Engine, read: Callable[[], WireRequest]) -> tuple[Request, Plan]:
+    def _plan(self, planner: Planner, read: Callable[[], WireRequest]) -> _Planned:
         begin = time.perf_counter()
         try:
             wire = read()
             if wire.model is not None and wire.model not in (ALIAS, self.name):
                 raise refusals.unknown_model(wire.model)
-            plan = engine.plan(wire.request)
+            with in_words_of_the_wire():
+                plan = planner.plan(wire.request)
         except (RequestError, NotImplementedError) as error:
             raise refusals.invalid(error) from None
-        self.metrics.planned(time.perf_counter() - begin)
-        return wire.request, plan
+        seconds = time.perf_counter() - begin
+        self.counts.planned(seconds)
+        return _Planned(wire, plan, seconds)
 
-    def _respond(self, engine: Engine, request: Request, plan: Plan, logits: Logits) -> bytes:
+    def _respond(self, planner: Planner, planned: _Planned, outcome: Outcome) -> bytes:
         try:
-            answers = engine.answers(request, plan, logits)
+            answers = planner.answers(planned.wire.request, planned.plan, outcome.logits, resumed=outcome.resumed)
         except FloatingPointError:
             raise refusals.failed("the model's logits are not finite") from None
-        self.metrics.answered(len(answers))
-        return _dump(response(answers, model=self.name))
+        usage = answers.usage
+        self.counts.answered(len(answers), usage.computed_state_tokens, usage.resumed_state_tokens)
+        found = response(answers, model=self.name)
+        if planned.wire.costs:
+            found["x_costs"] = _costs(planned, outcome)
+        return _dump(found)
+
+    async def _in_thread[T](self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _busy(self) -> Refusal:
-        scheduler = self._scheduler
-        seconds = 1.0 if scheduler is None else scheduler.seconds_until(scheduler.waiting[1])
+        seconds = 1.0 if self._device is None else self._device.seconds_until_free()
         return refusals.busy(min(60, max(1, math.ceil(seconds))))
+
+
+def _costs(planned: _Planned, outcome: Outcome) -> dict[str, Any]:
+    """Tokens of the state and of each question, and milliseconds: to tokens, until the round began, in the round."""
+    names = planned.wire.request.questions
+    milliseconds = {"plan": planned.seconds, "wait": outcome.waited, "round": outcome.seconds}
+    return {
+        "state_tokens": planned.plan.state.size,
+        "question_tokens": dict(zip(names, planned.plan.branch_lengths.tolist(), strict=True)),
+        **{f"{name}_ms": round(1e3 * seconds, 3) for name, seconds in milliseconds.items()},
+    }
 
 
 def _read_batch(text: bytes, most: int) -> list[Any]:
@@ -219,10 +223,6 @@ async def _until(call: Call) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise refusals.timed_out(call.seconds) from None
-
-
-async def _in_thread[T](pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(pool, work)
 
 
 def _dump(value: Any, *, ascii_only: bool = False) -> bytes:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flide_jax.engine.ablation import Logits
+from flide_jax.engine.executables import Started
+from flide_jax.engine.waiting import Ran
 from flide_jax.prompts.plan import Plan
 
 
@@ -23,9 +25,9 @@ def plan(tokens: int, mark: int = 0) -> Plan:
     )
 
 
-def mark_of(logits: Logits) -> int:
-    """The mark of the plan that these logits are for."""
-    return int(logits[0, 0])
+def mark_of(ran: Ran) -> int:
+    """The mark of the plan that this came of."""
+    return int(ran.logits[0, 0])
 
 
 @dataclass
@@ -54,7 +56,7 @@ class HeldDevice:
         self.fail: Callable[[list[int]], Exception | None] = lambda marks: None
         self._arrived = threading.Condition()
 
-    def start(self, plans: Sequence[Plan]) -> Callable[[], list[Logits]]:
+    def start(self, plans: Sequence[Plan]) -> Started:
         held = HeldRound([int(plan.state[0]) for plan in plans])
         if (error := self.refuse(held.marks)) is not None:
             raise error
@@ -69,7 +71,7 @@ class HeldDevice:
                 raise error
             return [np.full((1, 1), mark, np.float32) for mark in held.marks]
 
-        return finish
+        return Started([0] * len(plans), finish)
 
     def round(self, number: int, *, seconds: float = 10) -> HeldRound:
         """The round of this number, when it is dispatched."""

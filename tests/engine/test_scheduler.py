@@ -1,13 +1,16 @@
 """Rounds of many clients on a device that ends them when the test says so, and that fails when the test says so."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
 
 import pytest
 
-from flide_jax.engine.scheduler import DeviceLostError, RoundError, RoundReport, Scheduler, SchedulerConfig
-from flide_jax.layout import Ladder
+from flide_jax.engine.executables import Started
+from flide_jax.engine.scheduler import DeviceLostError, RoundError, RoundReport, Scheduler, SchedulerConfig, _Round
+from flide_jax.engine.waiting import Job
+from flide_jax.layout import Demand, Ladder
 from tests.engine.queued import HeldDevice, mark_of, plan
 
 LADDER = Ladder((64, 256))
@@ -239,6 +242,123 @@ def test_closing_ends_what_is_in_flight_and_fails_what_waits(schedule):
         scheduler.submit(plan(10))
 
 
+def test_closing_answers_who_waits_for_a_probe(schedule):
+    device, probing, leave = HeldDevice(running=True), threading.Event(), threading.Event()
+    device.fail = lambda marks: MemoryError() if 0 in marks else None
+
+    def refuse(marks: list[int]) -> None:
+        if marks == [50]:
+            probing.set()
+            assert leave.wait(20)
+
+    device.refuse = refuse
+    scheduler = schedule(device, ahead=True)
+    scheduler.submit(plan(10, 1)).result(10)
+    stuck = scheduler.submit(plan(10, 50))  # the device's thread is busy, so nothing of what follows is dispatched
+    assert probing.wait(10)
+    failed = Job(plan(10, 0), "", 0.0, Demand.of(plan(10, 0)))
+    with scheduler._changed:
+        scheduler._failed(_Round([failed]), MemoryError())
+    closing = threading.Thread(target=scheduler.close)
+    closing.start()
+    with pytest.raises(DeviceLostError, match="closed"):
+        failed.future.result(10)
+    leave.set()
+    closing.join(10)
+    assert mark_of(stuck.result(10)) == 50
+
+
+def test_a_round_that_fails_after_closing_answers_its_requests(schedule):
+    device = HeldDevice()
+    device.fail = lambda marks: MemoryError()
+    scheduler = schedule(device)
+    first = scheduler.submit(plan(10, 0))
+    device.round(0)
+    closing = threading.Thread(target=scheduler.close)
+    closing.start()
+    waits = scheduler_closed(scheduler)
+    device.release()
+    closing.join(10)
+    assert waits and device.marks() == [[0]]
+    with pytest.raises(DeviceLostError, match="closed"):
+        first.result(10)
+
+
+def scheduler_closed(scheduler: Scheduler) -> bool:
+    """Whether it takes nothing any more, which it is given time for."""
+    for _ in range(1_000):
+        try:
+            scheduler.submit(plan(10, 99)).cancel()
+        except DeviceLostError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("part", ["forming", "measuring", "reporting"])
+def test_an_error_that_is_no_rounds_is_a_lost_device(schedule, monkeypatch, caplog, part):
+    device = HeldDevice()
+    secret = "Mrs " + "Robinson"  # in no line of code
+
+    def broken(*arguments: object) -> None:
+        raise KeyError(secret)
+
+    def observe(report: RoundReport) -> None:
+        if part == "reporting":
+            broken()
+
+    scheduler = schedule(device, observe=observe)
+    running = scheduler.submit(plan(10, 0))
+    device.round(0)
+    waits = [scheduler.submit(plan(10, mark)) for mark in (1, 2)]
+    if part != "reporting":
+        monkeypatch.setattr(scheduler, "_form" if part == "forming" else "_measure", broken)
+    device.release()
+    wait([running, *waits], 10)
+    for future in (running, *waits):
+        assert future.done()
+    if part != "reporting":
+        for future in waits:
+            with pytest.raises(DeviceLostError, match="defect"):
+                future.result(0)
+    for thread in scheduler._threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert scheduler.lost == "a defect of the scheduler: KeyError"
+    assert "test_scheduler.py" in caplog.text and secret not in caplog.text
+    with pytest.raises(DeviceLostError):
+        scheduler.submit(plan(10))
+
+
+def test_a_round_with_too_few_results_has_failed(schedule):
+    device = HeldDevice(running=True)
+    start = device.start
+
+    def shortened(plans):
+        finish = start(plans)
+        return Started(finish.resumed, lambda: finish()[:-1] if len(plans) > 1 else finish())
+
+    device.start = shortened  # type: ignore[method-assign]
+    scheduler = schedule(device)
+    futures = [scheduler.submit(plan(10, mark)) for mark in range(9)]
+    assert [mark_of(future.result(10)) for future in futures] == list(range(9))
+
+
+def test_says_how_long_a_request_waited_and_ran(schedule):
+    device, clock = HeldDevice(), Clock()
+    scheduler = schedule(device, clock=clock)
+    futures = [scheduler.submit(plan(10, 0))]
+    device.round(0)
+    futures.append(scheduler.submit(plan(10, 1)))
+    clock.now = 2.0
+    device.rounds[0].ended.set()
+    device.round(1)
+    clock.now = 5.0
+    device.release()
+    first, second = (future.result(10) for future in futures)
+    assert (first.waited, first.seconds, second.waited, second.seconds) == (0.0, 2.0, 2.0, 3.0)
+
+
 def test_reports_what_ran(schedule):
     device, clock = HeldDevice(), Clock()
     reports: list[RoundReport] = []
@@ -255,5 +375,5 @@ def test_reports_what_ran(schedule):
     clock.now = 2.0
     device.release()
     assert reported.wait(10)
-    assert reports == [RoundReport(requests=1, tokens=70, capacity_tokens=256, seconds=2.0, waits=[0.0])]
+    assert reports == [RoundReport(requests=1, tokens=70, capacity_tokens=256, dispatch=0.0, seconds=2.0, waits=[0.0])]
     assert scheduler.seconds_until(640) == pytest.approx(20.0)

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from flide_jax.engine.round_times import RoundTimes
 from flide_jax.engine.waiting import PATIENCE, Job, Waiting
-from flide_jax.layout import Capacity, Ladder
+from flide_jax.layout import Capacity, Demand, Ladder
 from tests.engine.queued import plan
 
 BOUND = Capacity.of_tokens(256)
 
 
 def job(tokens: int, namespace: str = "") -> Job:
-    return Job(plan(tokens), namespace, 0.0)
+    return Job(plan(tokens), namespace, 0.0, Demand.of(plan(tokens)))
 
 
 def fits(jobs: list[Job]) -> bool:

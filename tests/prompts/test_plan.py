@@ -30,7 +30,8 @@ def test_branches_and_sequences() -> None:
     assert alone.branches.size == alone.branch_lengths.size == 0
     assert (alone.read_branches.tolist(), alone.read_offsets.tolist()) == ([-1, -1], [4, 5])
     assert made.alone(0).read_offsets.tolist() == [6]
-    assert all(array.dtype == np.int32 for array in vars(alone).values())
+    assert all(array.dtype == np.int32 for name, array in vars(alone).items() if name != "salt")
+    assert alone.salt is None
 
 
 def test_arrays_are_copied_and_read_only() -> None:
@@ -56,6 +57,9 @@ def test_arrays_are_copied_and_read_only() -> None:
         ({"read_offsets": ints(4, 2, 0, 1)}, "within their branch or state"),
         ({"read_offsets": ints(3, 2, 0, 2)}, "within their branch or state"),
         ({"read_offsets": ints(3, -1, 0, 1)}, "within their branch or state"),
+        ({"turn_ends": ints(0, 2)}, r"turn_ends must ascend within \[1, 4\], got \[0 2\]"),
+        ({"turn_ends": ints(2, 2)}, "must ascend"),
+        ({"turn_ends": ints(2, 5)}, "must ascend"),
     ],
 )
 def test_refusals(changes: dict[str, np.ndarray], message: str) -> None:

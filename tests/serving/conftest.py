@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from flide_jax.engine import Engine, EngineConfig
+from flide_jax.engine.executables import Started
 from flide_jax.prompts.plan import Plan
+from flide_jax.serving.admission import Limits
 from tests.engine.queued import HeldDevice
 from tests.serving.live import Live, serving
 
@@ -22,7 +24,7 @@ def demo_engine() -> Engine:
 @pytest.fixture(scope="module")
 def live(demo_engine) -> Iterator[Live]:
     """A server of the demo model that asks for no key."""
-    with serving(demo_engine) as server:
+    with serving(demo_engine, limits=Limits(default_seconds=60.0)) as server:  # the machine may be busy
         yield server
 
 
@@ -39,7 +41,7 @@ def held(demo_engine) -> Iterator[tuple[Engine, HeldDevice]]:
             finish()
             return demo_engine.logits(plans)
 
-        return finish_with_logits
+        return Started(finish.resumed, finish_with_logits)
 
     engine.start = start  # type: ignore[method-assign]
     yield engine, device

@@ -10,12 +10,17 @@ from dataclasses import dataclass
 import httpx
 
 from flide_jax.engine import Engine
+from flide_jax.engine.model_directory import demo_directory
 from flide_jax.engine.scheduler import SchedulerConfig
 from flide_jax.serving.admission import Limits
 from flide_jax.serving.app import create_app
+from flide_jax.serving.front_ends import FrontEnds
 from flide_jax.serving.keys import Keys
-from flide_jax.serving.server import Server, address_of, listen
+from flide_jax.serving.local_device import LocalDevice
+from flide_jax.serving.metrics import Metrics
+from flide_jax.serving.server import Server, address_of, listen, listen_for_each
 from flide_jax.serving.service import Service
+from flide_jax.serving.worker import Settings
 
 
 @dataclass(frozen=True)
@@ -54,16 +59,48 @@ class Live:
 
 
 @contextlib.contextmanager
+def fronting(
+    engine: Engine, *, processes: int, keys: Keys | None = None, limits: Limits | None = None
+) -> Iterator[tuple[str, FrontEnds, list[str]]]:
+    """(URL, server, what went wrong and what was said) of a server with front ends in processes of their own."""
+    said: list[str] = []
+    metrics = Metrics()
+    sockets = listen_for_each("127.0.0.1", 0, processes)
+    url = address_of(sockets[0])
+    settings = Settings(
+        "flide-demo", str(demo_directory()), "1.2.3", "2026-11-30", (keys or Keys()).digests(), limits or Limits()
+    )
+    fronts = FrontEnds(settings, sockets, metrics, say=said.append)
+    device = LocalDevice(engine, config=SchedulerConfig(ahead=False), observe=metrics.ran)
+    metrics.watch_device(device)
+    thread = threading.Thread(target=lambda: said.append(str(asyncio.run(fronts.run()))))
+    thread.start()
+    try:
+        fronts.start(engine.planner, device, dtype=engine.dtype.name)
+        yield url, fronts, said
+    finally:
+        fronts.stop()
+        thread.join(60)
+        device.close()
+    assert not thread.is_alive()
+
+
+@contextlib.contextmanager
 def serving(engine: Engine | None, *, keys: Keys | None = None, limits: Limits | None = None) -> Iterator[Live]:
     """A server with this engine, or one that still loads; it has ended when the context ends."""
-    service = Service("flide-demo", limits=limits)
-    if engine is not None:
-        service.start(engine, config=SchedulerConfig(ahead=False))
+    metrics = Metrics()
+    service = Service("flide-demo", counts=metrics, limits=limits)
+    metrics.watch_requests(lambda: service.room.requests)
     app = create_app(service, keys=keys or Keys(), version="1.2.3", release_date="2026-11-30")
-    server = Server(app, service)
     listening = listen("127.0.0.1", 0)
     url = address_of(listening)
-    thread = threading.Thread(target=lambda: asyncio.run(server.run(listening)))
+    server = Server(app, service, listening)
+    device = None
+    if engine is not None:
+        device = LocalDevice(engine, config=SchedulerConfig(ahead=False), observe=metrics.ran)
+        metrics.watch_device(device)
+        server.start(engine.planner, device, dtype=engine.dtype.name)
+    thread = threading.Thread(target=lambda: asyncio.run(server.run()))
     thread.start()
     try:
         with httpx.Client(base_url=url, timeout=60) as client:
@@ -72,4 +109,6 @@ def serving(engine: Engine | None, *, keys: Keys | None = None, limits: Limits |
         server.stop()
         thread.join(30)
         service.close()
+        if device is not None:
+            device.close()
     assert not thread.is_alive()

@@ -9,6 +9,7 @@ from typesafe_sdk import Choice, Noul, RetryPolicy, Score, TypeSafeBadRequestErr
 from typesafe_sdk import TypeSafeAuthenticationError as AuthenticationError
 from typesafe_sdk import TypeSafeUnprocessableEntityError as UnprocessableEntityError
 
+from flide_jax.serving.admission import Limits
 from flide_jax.serving.keys import Keys
 from tests.serving.live import Live, serving
 
@@ -20,7 +21,7 @@ ONLY_WITHOUT = {"auth.ignored-when-off"}
 @pytest.fixture(scope="module")
 def with_key(demo_engine) -> Iterator[Live]:
     """A server that asks for a key."""
-    with serving(demo_engine, keys=Keys({KEY: "alice"})) as live:
+    with serving(demo_engine, keys=Keys({KEY: "alice"}), limits=Limits(default_seconds=60.0)) as live:
         yield live
 
 

@@ -11,11 +11,12 @@ from flide_jax.request import (
     RequestError,
     Score,
     ScoreAnswer,
+    TooLongError,
     Usage,
     YesNo,
     YesNoAnswer,
 )
-from flide_jax.serving.protocol import parse_request, read_request, response
+from flide_jax.serving.protocol import in_words_of_the_wire, parse_request, read_request, response
 
 STATE = {"state": "s"}
 
@@ -137,3 +138,32 @@ def test_the_response_has_the_shapes_of_system_one():
     assert list(found["answers"]) == ["b", "a", "c"]
     assert list(found["answers"]["a"]["probabilities"]) == names
     assert type(found["usage"]["input_tokens"]) is int
+
+
+@pytest.mark.parametrize(
+    ("python", "wire"),
+    [
+        (("questions", "q", "options", "a"), ("questions", "q", "criteria", "a")),
+        (("questions", "options", "levels", 1), ("questions", "options", "criteria", 1)),
+        (("questions", "q", "yes", "k"), ("questions", "q", "criteria", "true", "k")),
+        (("questions", "q", "no"), ("questions", "q", "criteria", "false")),
+        (("questions", "q", "instructions", "yes"), ("questions", "q", "instructions", "yes")),
+        (("questions", "options"), ("questions", "options")),
+        (("state", "options"), ("state", "options")),
+    ],
+)
+def test_errors_name_the_fields_of_the_wire(python, wire):
+    with pytest.raises(TooLongError) as raised, in_words_of_the_wire():
+        raise TooLongError(python, "rule")
+    assert (raised.value.location, raised.value.rule) == (wire, "rule")
+
+
+def test_says_what_each_part_cost_only_where_it_is_asked_to():
+    assert read_request(asking({"type": "noul"}, x_costs=True)).costs
+    assert not any(read_request(asking({"type": "noul"}, x_costs=x)).costs for x in (False, None, 1, "true"))
+
+
+def test_tokens_of_a_checkpoint_are_said():
+    usage = Usage(input_tokens=10, output_tokens=1, computed_state_tokens=2, resumed_state_tokens=5)
+    found = response(Answers({}, usage=usage), model="m")
+    assert found["usage"] == {"input_tokens": 10, "output_tokens": 1, "x_cached_tokens": 5}

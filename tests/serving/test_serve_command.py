@@ -30,20 +30,26 @@ COMMAND = [sys.executable, "-m", "flide_jax", "serve", "--demo", "--port", "0", 
 
 
 @pytest.fixture
-def process(tmp_path) -> Iterator[subprocess.Popen]:
-    """The command, with its standard error as lines."""
+def serve(tmp_path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """serve(*arguments) -> the command, with its standard error as lines"""
     keys = tmp_path / "keys"
     keys.write_text("alice k1\n")
-    command = [*COMMAND, "--keys", str(keys), "--name", "support-1"]
     # What it compiles, the tests have compiled before.
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
     }
-    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    yield started
-    started.kill()
-    started.communicate()
+    started: list[subprocess.Popen] = []
+
+    def start(*arguments: str) -> subprocess.Popen:
+        command = [*COMMAND, "--keys", str(keys), "--name", "support-1", *arguments]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def line_with(process: subprocess.Popen, text: str) -> str:
@@ -61,7 +67,8 @@ def url_in(line: str) -> str:
     return found[0]
 
 
-def test_serves_until_it_is_told_to_end_and_answers_what_it_has(process):
+def test_serves_until_it_is_told_to_end_and_answers_what_it_has(serve):
+    process = serve()
     url = url_in(line_with(process, "loads support-1"))
     loading = httpx.get(f"{url}/health")
     assert (loading.status_code, loading.json()["status"]) == (503, "loading")
@@ -69,7 +76,34 @@ def test_serves_until_it_is_told_to_end_and_answers_what_it_has(process):
     line_with(process, "serves support-1, float32")
     assert httpx.get(f"{url}/health").json()["model"] == "support-1"
 
-    # A batch keeps it busy for long enough to be told to end meanwhile.
+    end_with_a_batch_in_work(process, url)
+
+
+def test_killed_it_leaves_no_process_and_its_successor_gets_the_port(serve):
+    process = serve("--workers", "2")
+    url = url_in(line_with(process, "serves support-1, float32"))
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 2
+    process.kill()
+    until(lambda: not any(is_running(child) for child in children))
+
+    successor = serve("--workers", "2", "--port", url.rpartition(":")[2])
+    line_with(successor, "serves support-1, float32")
+    children = Path(f"/proc/{successor.pid}/task/{successor.pid}/children").read_text().split()
+    end_with_a_batch_in_work(successor, url)
+    assert not any(is_running(child) for child in children)
+
+
+def is_running(pid: str) -> bool:
+    """Whether there is such a process, other than one that waits to be asked for its exit status."""
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def end_with_a_batch_in_work(process: subprocess.Popen, url: str) -> None:
+    """A batch keeps it busy for long enough to be told to end meanwhile."""
     requests = {"requests": [json.loads(EXAMPLE.read_bytes())] * 8}
     headers = {"authorization": "Bearer k1", "x-request-timeout-ms": "60000"}
     with ThreadPoolExecutor(1) as other:
