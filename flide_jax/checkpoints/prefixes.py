@@ -1,13 +1,13 @@
 """Lookup of the longest stored text that another begins with, by its tokens."""
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import secrets
+from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int32, UInt64
 
 type Tokens = Int32[np.ndarray, " m"]
+type Hashes = UInt64[np.ndarray, " m"]
 
 
 class PrefixIndex[Item]:
@@ -16,21 +16,21 @@ class PrefixIndex[Item]:
     A text is found by a hash of its tokens and then compared token by token: equal hashes alone find nothing.
     """
 
-    def __init__(self, hasher: Callable[[], Any] = hashlib.blake2b) -> None:
-        """`hasher` makes a running hash, as those of `hashlib`."""
-        self._hasher = hasher
+    def __init__(self, hashes: Callable[[Tokens], Hashes] | None = None) -> None:
+        """`hashes` gives those of all beginnings of a text, of one token, two, and so on; a `PrefixHash` if None."""
+        self._hashes = hashes or PrefixHash()
         # By namespace, length and hash.
-        self._found: dict[str, dict[int, dict[bytes, list[tuple[Tokens, Item]]]]] = {}
+        self._found: dict[str, dict[int, dict[int, list[tuple[Tokens, Item]]]]] = {}
 
     def add(self, namespace: str, tokens: Tokens, item: Item) -> None:
-        """Store a text that is not stored yet."""
+        """Store a text of one token at least that is not stored yet."""
         by_hash = self._found.setdefault(namespace, {}).setdefault(tokens.size, {})
-        by_hash.setdefault(self._hash(tokens), []).append((tokens, item))
+        by_hash.setdefault(int(self._hashes(tokens)[-1]), []).append((tokens, item))
 
     def remove(self, namespace: str, tokens: Tokens) -> None:
         """Take out a text that is stored."""
         by_length = self._found[namespace]
-        by_hash, key = by_length[tokens.size], self._hash(tokens)
+        by_hash, key = by_length[tokens.size], int(self._hashes(tokens)[-1])
         by_hash[key] = [pair for pair in by_hash[key] if not np.array_equal(pair[0], tokens)]
         if not by_hash[key]:
             del by_hash[key]
@@ -42,20 +42,35 @@ class PrefixIndex[Item]:
     def longest(self, namespace: str, tokens: Tokens, most: int) -> Item | None:
         """The item of the longest text of the namespace that the first `most` of these tokens begin with."""
         by_length = self._found.get(namespace, {})
-        lengths = sorted(length for length in by_length if length <= min(most, tokens.size))
-        for length, key in reversed(list(zip(lengths, self._hashes(tokens, lengths), strict=True))):
-            for stored, item in by_length[length].get(key, ()):
+        lengths = sorted((length for length in by_length if length <= min(most, tokens.size)), reverse=True)
+        if not lengths:
+            return None
+        hashes = self._hashes(tokens[: lengths[0]])
+        for length in lengths:
+            for stored, item in by_length[length].get(int(hashes[length - 1]), ()):
                 if np.array_equal(stored, tokens[:length]):
                     return item
         return None
 
-    def _hashes(self, tokens: Tokens, lengths: Sequence[int]) -> Iterator[bytes]:
-        """Of the first tokens, so many each time; ascending."""
-        running, begin = self._hasher(), 0
-        for length in lengths:
-            running.update(np.ascontiguousarray(tokens[begin:length]).data)
-            begin = length
-            yield running.digest()
+    def exact(self, namespace: str, tokens: Tokens) -> Item | None:
+        """The item of just this text."""
+        by_hash = self._found.get(namespace, {}).get(tokens.size, {})
+        pairs = by_hash.get(int(self._hashes(tokens)[-1]), ()) if by_hash else ()
+        return next((item for stored, item in pairs if np.array_equal(stored, tokens)), None)
 
-    def _hash(self, tokens: Tokens) -> bytes:
-        return next(self._hashes(tokens, [tokens.size]))
+
+class PrefixHash:
+    """Hashes of all beginnings of a text at once: sum_i (t_i + 1) r^i mod 2^64, r odd.
+
+    r is drawn anew for each, so that nobody can choose texts whose hashes are equal.
+    """
+
+    def __init__(self) -> None:
+        self._multiplier = np.uint64(secrets.randbits(64) | 1)
+        self._powers = np.ones(1, np.uint64)
+
+    def __call__(self, tokens: Tokens) -> Hashes:
+        while self._powers.size < tokens.size:
+            next_power = self._powers[-1:] * self._multiplier
+            self._powers = np.concatenate([self._powers, self._powers * next_power])
+        return np.cumsum((tokens.astype(np.uint64) + np.uint64(1)) * self._powers[: tokens.size], dtype=np.uint64)

@@ -9,15 +9,13 @@ A store is for one thread at a time, and knows no time: what was used longest ag
 """
 
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from flide_jax.checkpoints.pages import PageList, Pages, pages_for
-from flide_jax.checkpoints.prefixes import PrefixIndex, Tokens
+from flide_jax.checkpoints.prefixes import Hashes, PrefixIndex, Tokens
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 
 # A slot for so many pages (4,096 tokens). Steps of a few hundred tokens add few pages each, but a state's first
@@ -117,13 +115,13 @@ class CheckpointStore:
         counters: what was done so far.
     """
 
-    def __init__(self, size: StoreSize, *, hasher: Callable[[], Any] = hashlib.blake2b) -> None:
-        """`hasher`: see `PrefixIndex`."""
+    def __init__(self, size: StoreSize, *, hashes: Callable[[Tokens], Hashes] | None = None) -> None:
+        """`hashes`: see `PrefixIndex`."""
         self.size = size
         self.counters = Counters()
         self._pages = Pages(size.pages)
         self._free_slots = list(range(size.slots - 1, -1, -1))
-        self._index = PrefixIndex[Checkpoint](hasher)
+        self._index = PrefixIndex[Checkpoint](hashes)
         self._stored: dict[Checkpoint, None] = {}  # that which was used longest ago first
         self._pins: dict[Checkpoint, int] = {}
         self._reserved: dict[Checkpoint, None] = {}
@@ -156,8 +154,11 @@ class CheckpointStore:
         recent = (one for one in reversed(self._stored) if one.namespace == namespace)
         for checkpoint in itertools.islice(recent, COMPARED):
             length = min(tokens.size, checkpoint.tokens.size)
-            differing = np.flatnonzero(tokens[:length] != checkpoint.tokens[:length])
-            common = int(differing[0]) if differing.size else length
+            if length <= most:
+                continue
+            differing = tokens[:length] != checkpoint.tokens[:length]
+            first = int(differing.argmax())
+            common = first if differing[first] else length
             if common > most:
                 most, left = common, checkpoint.tokens.size - common + checkpoint.changing
         return left
@@ -272,7 +273,7 @@ class CheckpointStore:
 
     def _is_known(self, tokens: Tokens, namespace: str) -> bool:
         """Whether just these tokens are stored, or reserved."""
-        if self.longest(tokens, namespace=namespace, most=tokens.size) == tokens.size:
+        if self._index.exact(namespace, tokens) is not None:
             return True
         return any(one.namespace == namespace and np.array_equal(one.tokens, tokens) for one in self._reserved)
 

@@ -158,7 +158,7 @@ class Executables:
             return run(self.params, buffer)
         return self.growing.run(lambda pool: run(self.params, buffer, pool))
 
-    def _start_round(self, visits: Sequence[Visit]) -> tuple[Stream, jax.Array]:
+    def _start_round(self, visits: Sequence[Visit]) -> tuple[Stream, jax.Array | np.ndarray]:
         growths = None
         if self.growing is not None and any(visit.is_growing for visit in visits):
             growths = self.growing.reserve(visits)

@@ -123,7 +123,10 @@ def _kernel(plan: Plan) -> Callable[..., Array]:
                         part = part / (1.0 + jnp.exp(-part)) * sums[:, begin : begin + plan.piece]
                     number = across * plan.pieces + piece
                     if residuals:
-                        plgpu.barrier_wait(residual_ready.at[number])
+                        # For the part of a warpgroup beside, too: its slot is given back below, and may not be before
+                        # that warpgroup is done with what was there.
+                        for beside in range(plan.across):
+                            plgpu.barrier_wait(residual_ready.at[beside * plan.pieces + piece])
                         addend = residual_of(number, slot_of(first + plan.blocks + number))[my_rows]
                         part = addend.astype(jnp.float32) + part
                     buffer = pieces.at[warpgroup, piece % plan.buffers]

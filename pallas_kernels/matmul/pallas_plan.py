@@ -106,6 +106,8 @@ class Plan:
         """Of the ring: what shared memory holds beside the pieces.
 
         Not more than a tile's steps, or the residual of the next tile could arrive before that of this one is seen.
+        Where warpgroups stand beside each other, more than the pieces of one, or one's residual would wait for a slot
+        that the other gives back only after it.
         """
         rows = self.warpgroups * self.buffers * UNIT + self.apart * self.residual_slots * self.tile.rows
         return min((SHARED_BYTES - 2 * rows * self.piece) // self.stage_bytes, self.steps)

@@ -22,14 +22,14 @@ class Bound(NamedTuple):
     spilled: int
 
 
-# Fork attention of head size 256 fills the registers with its sums and spills a few values where there are cached keys;
-# so does the scan of branches one, where a slot may stand in a pool. Nothing else may spill.
+# Fork attention of head size 256 fills the registers with its sums and spills a few values; so does the scan of
+# branches one, where a slot may stand in a pool. Nothing else may spill.
 OPS = {
-    "fork_attention 16/4 x 256": Bound(kernels=1, spilled=0),
-    "fork_attention 24/4 x 256": Bound(kernels=1, spilled=0),
+    "fork_attention 16/4 x 256": Bound(kernels=1, spilled=64),
+    "fork_attention 24/4 x 256": Bound(kernels=1, spilled=64),
     "fork_attention 16/4 x 128": Bound(kernels=1, spilled=0),
     "fork_attention 16/4 x 64": Bound(kernels=1, spilled=0),
-    "fork_attention resumed x 256": Bound(kernels=1, spilled=32),
+    "fork_attention resumed x 256": Bound(kernels=1, spilled=64),
     "fork_attention resumed x 128": Bound(kernels=1, spilled=0),
     "segmented_conv 16/32": Bound(kernels=1, spilled=0),
     "segmented_gdn 16/32": Bound(kernels=3, spilled=0),  # solve, and a scan for each of two levels
@@ -69,8 +69,9 @@ def test_a_forward_is_one_command_buffer(size):
     built = build(size, GPU_COMPILER_OPTIONS)
     assert built.launched == ["kCommandBuffer"]
     assert built.temporary_bytes <= FORWARDS[size]
-    # Convolution, solve and two scans, norm; attention at every row, and at the read rows.
-    assert len(built.kernels) == 1 + 3 + 1 + 2
+    # Convolution, solve and two scans, norm; attention at every row, and at the read rows; the products of both mixers'
+    # inputs, of the last layer's two, of output, gate_up and down, and these three at the read rows.
+    assert len(built.kernels) == 1 + 3 + 1 + 2 + (2 + 2 + 3 + 3)
     assert max(kernel.spilled for kernel in built.kernels) <= max(bound.spilled for bound in OPS.values())
 
 

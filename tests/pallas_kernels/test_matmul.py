@@ -183,6 +183,13 @@ def test_every_tile_is_made_once(tile, tiles):
     ]
 
 
+@pytest.mark.parametrize("tile", [tile for tile in TILES if tile.rows == 64 and tile.columns > 64])
+@pytest.mark.parametrize("depth", [64, 128, 192, 9216])
+def test_a_ring_holds_what_warpgroups_beside_each_other_wait_for(tile, depth):
+    plan = Plan(Shape(256, 1024, depth, False, True), tile)
+    assert plan.across == 2 and plan.pieces < plan.stages <= plan.steps
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_tile_of_a_projection_fills_the_card(name):
     """Four blocks in flight or more, and at least half of the multiprocessors where the result has as many tiles."""
