@@ -27,19 +27,21 @@ def hopper():
         pytest.fail(f"these tests were asked for, and this is {device_kind()}")
 
 
+LAYERS = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
+SIZE = dataclasses.replace(SIZES["0.8B"], layers=LAYERS, vocabulary=1_000)
+CONFIG = EngineConfig(
+    dtype="bfloat16",
+    capacities=(768, 2_048),
+    checkpoint_bytes=400_000_000,
+    placement=Placement(shortest=16, margin=8, step=8),
+)
+PROGRAM = program(SIZE, CONFIG).with_checkpoints(CONFIG)
+
+
 @pytest.fixture(scope="module")
 def run() -> Executables:
     """Two layers of each kind, with the heads of the smallest model."""
-    layers = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
-    size = dataclasses.replace(SIZES["0.8B"], layers=layers, vocabulary=1_000)
-    config = EngineConfig(
-        dtype="bfloat16",
-        capacities=(768, 2_048),
-        checkpoint_bytes=400_000_000,
-        placement=Placement(shortest=16, margin=8, step=8),
-    )
-    made = program(size, config).with_checkpoints(config)
-    return Executables.of(made, made.initialise(jax.random.key(0)), config)
+    return Executables.of(PROGRAM, PROGRAM.initialise(jax.random.key(0)), CONFIG)
 
 
 def rms(found, expected) -> float:
@@ -101,16 +103,10 @@ def test_what_is_not_finite_is_not_kept(run, monkeypatch):
     good, bad = agent.plan(300, (5,)), Agent(999, 6).plan(300, (5,))
     state = bad.state.copy()
     state[100] = 999
-    packing = run_packing(run)
-    params = packing.unpack(run.params)
+    params = PROGRAM.packing.unpack(run.params)
     broken = params.replace(embedding=params.embedding.at[999].set(np.nan))
-    monkeypatch.setattr(run, "params", packing.pack(broken))
+    monkeypatch.setattr(run, "params", PROGRAM.packing.pack(broken))
     assert np.isnan(run.logits([dataclasses.replace(bad, state=state)])[0]).all()
     assert len(run.growing.store) == 0 and run.growing.bytes == 0
     check(run, [good], resumed=[0])
     check(run, [agent.plan(400, (5,))], resumed=[292])
-
-
-def run_packing(run: Executables):
-    """How the parameters are packed: the forward is a method of the program."""
-    return run._forward.__self__.packing

@@ -101,7 +101,7 @@ def test_metadata_survives_the_buffer(plans):
     stream = lay_out(plans)
     buffer = LAYOUT.pack(stream)
     assert buffer.dtype == np.int32 and buffer.size == LAYOUT.size
-    metadata, rows = unpack(buffer), stream.tokens.size
+    metadata, rows = jax.tree.map(np.asarray, unpack(buffer)), stream.tokens.size
     np.testing.assert_array_equal(metadata.tokens[:rows], stream.tokens)
     np.testing.assert_array_equal(metadata.rotary_positions[:, :rows], np.tile(stream.token_index, (3, 1)))
     np.testing.assert_array_equal(metadata.read_rows[: stream.read_rows.size], stream.read_rows)
