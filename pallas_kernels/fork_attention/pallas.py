@@ -330,8 +330,9 @@ def _call(blocking: _Blocking, table_shape: tuple[int, ...]) -> Callable[..., An
             pl.when(warpgroup == 1)(lambda: plgpu.barrier_wait(turn))
             carry = lax.fori_loop(unit.first, unit.unmasked_last, functools.partial(attend, masked=False), carry)
             carry = lax.fori_loop(unit.unmasked_last, unit.last, functools.partial(attend, masked=True), carry)
-            # Rows of padding may have met unmasked keys.
-            idle = plgpu.load(visible.at[unit.tile, 0, lanes], layout=_PER_ROW, optimized=False) < 0
+            # Rows of padding may have met unmasked keys. A program that has no unit left reads any tile's.
+            tile = jnp.maximum(unit.tile, 0)
+            idle = plgpu.load(visible.at[tile, 0, lanes], layout=_PER_ROW, optimized=False) < 0
             carry = _Softmax(
                 jnp.where(_wide(idle, head_dim), 0.0, carry.summed),
                 jnp.where(idle, HIDDEN, carry.maximum),
