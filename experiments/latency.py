@@ -27,6 +27,7 @@ import numpy as np
 
 from experiments import records
 from experiments.model_sizes import SIZES
+from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.program import Program
@@ -66,7 +67,8 @@ def program(size: Qwen35Config, config: EngineConfig) -> Program:
 def executables(size: Qwen35Config, config: EngineConfig, queues: Sequence[Sequence[Plan]] = ()) -> Executables:
     """An engine's executables for random weights; those that these queues need are compiled, side by side."""
     made = program(size, config)
-    compiled = dict(made.compile_all(sorted(capacities(config.ladder(), queues), key=lambda c: c.tokens)))
+    needed = sorted(capacities(config.ladder(), queues), key=lambda capacity: capacity.tokens)
+    compiled = serialised.executables(made, needed, processes=serialised.default_processes())
     return Executables.of(made, made.initialise(jax.random.key(0)), config, compiled=compiled)
 
 

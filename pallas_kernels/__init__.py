@@ -6,7 +6,6 @@ Reading order: `fork_attention` (Eq. 3); `segmented_conv`, `segmented_gdn` and `
 from pallas_kernels.fork_attention.api import CachedKeys, KeySpans, fork_attention
 from pallas_kernels.gated_norm.api import gated_norm
 from pallas_kernels.matmul.api import matmul
-from pallas_kernels.rows import Rows
 from pallas_kernels.segmented_conv.api import ConvWeights, segmented_conv
 from pallas_kernels.segmented_gdn.api import Segments, segmented_gdn
 
@@ -14,7 +13,6 @@ __all__ = [
     "CachedKeys",
     "ConvWeights",
     "KeySpans",
-    "Rows",
     "Segments",
     "fork_attention",
     "gated_norm",

@@ -103,6 +103,12 @@ def parser(version: str) -> argparse.ArgumentParser:
     _add_capacities(warm)
     _add_checkpoints(warm)
     warm.add_argument("--bundle", metavar="DIR", required=True, help="a new or empty directory")
+    warm.add_argument(
+        "--processes",
+        type=_workers,
+        metavar="N",
+        help="processes that compile side by side; default: one for each processor for a GPU, 1 for a CPU",
+    )
 
     serve = _command(
         commands,

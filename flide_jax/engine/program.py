@@ -22,7 +22,6 @@ from flide_jax.models.families import Family
 from flide_jax.models.packing import Packing
 from flide_jax.models.params import initialise, total_bytes
 from flide_jax.models.pool import Pool, bytes_of
-from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 
@@ -169,12 +168,12 @@ class Program:
     @functools.cached_property
     def packing(self) -> Packing:
         """How the executables take the parameters."""
-        return Packing.of(self.abstract, join_rows=dispatch.is_hopper())
+        return Packing.of(self.abstract)
 
     @property
     def params(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         """Shapes and dtypes of the parameters as the executables take them."""
-        return self.packing.shapes
+        return self.packing.shapes(self.abstract)
 
     @property
     def pool(self) -> Pool:

@@ -42,7 +42,7 @@ QWEN3_5 = Family(
     forward=qwen3_5.forward,
     growing_forward=qwen3_5.growing_forward,
     abstract_pool=qwen3_5.abstract_pool,
-    conv_taps=lambda config: config.gated_delta_net.conv_taps,
+    conv_taps=qwen3_5.conv_taps,
 )
 FAMILIES = {"qwen3_5": QWEN3_5, "qwen3_5_text": QWEN3_5}
 

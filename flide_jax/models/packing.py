@@ -6,86 +6,55 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flide_jax.models.params import ParamSpec
-from pallas_kernels import Rows
-
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """How the leaves of a parameter tree stand in arrays.
+    """How the leaves of a parameter tree stand in stacks: the vectors of one shape and dtype in one.
 
-    Vectors of one shape and dtype are the rows of one array: they are read by fusions of XLA, into which a slice goes
-    without a launch. Matrices whose readers take `Rows` stand below each other in one array for each width and dtype,
-    where the kernels can read them there; XLA would copy them, or wrap the launch of a kernel that takes a slice, which
-    costs the host more time than an argument does (5 us and 3 us beside an H200). All other leaves stay as they are.
+    A stack is [leaves, width]; all other leaves stay as they are. Vectors are read by fusions of XLA, into which a
+    slice goes without a launch. A matrix is read by a kernel: its slice is not copied either, but XLA wraps the launch,
+    which costs the host more time than an argument does (5 us and 3 us beside an H200).
 
     Attributes:
         structure: of the tree.
-        arrays: for each array, the numbers of its leaves in the order of the tree.
-        specs: of the leaves.
+        stacks: for each stack, the numbers of its leaves in the order of the tree.
     """
 
     structure: jax.tree_util.PyTreeDef
-    arrays: tuple[tuple[int, ...], ...]
-    specs: tuple[ParamSpec, ...]
+    stacks: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, abstract: Any, *, join_rows: bool) -> "Packing":
-        """The packing of an abstract tree; `join_rows` of matrices, too."""
-        specs, structure = jax.tree.flatten(abstract)
-        arrays: dict[Any, list[int]] = {}
-        for number, spec in enumerate(specs):
-            joined = len(spec.shape) == 1 or (join_rows and spec.read_as_rows)
-            key = (len(spec.shape), spec.shape[-1], spec.dtype) if joined else number
-            arrays.setdefault(key, []).append(number)
-        return cls(structure, tuple(map(tuple, arrays.values())), tuple(specs))
+    def of(cls, tree: Any) -> "Packing":
+        """The packing of a tree of arrays, or of anything with shape and dtype."""
+        leaves, structure = jax.tree.flatten(tree)
+        stacks: dict[Any, list[int]] = {}
+        for number, leaf in enumerate(leaves):
+            stacks.setdefault((leaf.shape, leaf.dtype) if len(leaf.shape) == 1 else number, []).append(number)
+        return cls(structure, tuple(map(tuple, stacks.values())))
 
-    @property
-    def shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """Shapes and dtypes of the arrays."""
+    def shapes(self, tree: Any) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shapes and dtypes of the stacks of such a tree."""
+        leaves = jax.tree.leaves(tree)
         return tuple(
             jax.ShapeDtypeStruct(
-                self.specs[numbers[0]].shape
-                if len(numbers) == 1
-                else (sum(map(self._rows, numbers)), self.specs[numbers[0]].shape[-1]),
-                self.specs[numbers[0]].dtype,
+                (len(stack), *leaves[stack[0]].shape) if len(stack) > 1 else leaves[stack[0]].shape,
+                leaves[stack[0]].dtype,
             )
-            for numbers in self.arrays
+            for stack in self.stacks
         )
 
     def pack(self, tree: Any) -> tuple[jax.Array, ...]:
-        """The arrays of a tree, whose leaves are deleted on the way: there is no room for two of a large model."""
+        """The stacks of a tree."""
         leaves = jax.tree.leaves(tree)
-        packed = []
-        for numbers in self.arrays:
-            if len(numbers) == 1:
-                packed.append(leaves[numbers[0]])
-                continue
-            packed.append(_joined([leaves[number] for number in numbers]))
-            packed[-1].block_until_ready()
-            for number in numbers:
-                leaves[number].delete()
-        return tuple(packed)
+        return tuple(
+            jnp.stack([leaves[number] for number in stack]) if len(stack) > 1 else leaves[stack[0]]
+            for stack in self.stacks
+        )
 
     def unpack(self, packed: tuple[jax.Array, ...]) -> Any:
-        """The tree: of slices of the arrays, and of `Rows` of those that matrices stand in."""
-        leaves: dict[int, jax.Array | Rows] = {}
-        for numbers, array in zip(self.arrays, packed, strict=True):
-            first = 0
-            for number in numbers:
-                spec, rows = self.specs[number], self._rows(number)
-                if len(numbers) == 1:
-                    leaves[number] = array
-                else:
-                    leaves[number] = array[first] if len(spec.shape) == 1 else Rows(array, first, rows)
-                first += rows
+        """The tree, of slices of the stacks."""
+        leaves: dict[int, jax.Array] = {}
+        for stack, array in zip(self.stacks, packed, strict=True):
+            for place, number in enumerate(stack):
+                leaves[number] = array[place] if len(stack) > 1 else array
         return jax.tree.unflatten(self.structure, [leaves[number] for number in range(len(leaves))])
-
-    def _rows(self, number: int) -> int:
-        shape = self.specs[number].shape
-        return 1 if len(shape) == 1 else shape[0]
-
-
-@jax.jit
-def _joined(leaves: list[jax.Array]) -> jax.Array:
-    return jnp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves])

@@ -16,18 +16,11 @@ Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class ParamSpec:
-    """A parameter that is not an array yet.
-
-    Attributes:
-        shape, dtype: of the array.
-        initializer: draws one, `initializer(key, shape) -> float32 array`.
-        read_as_rows: what reads it takes `pallas_kernels.Rows` as well.
-    """
+    """Shape and dtype of a parameter and how to draw one, `initializer(key, shape) -> float32 array`."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     initializer: Initializer
-    read_as_rows: bool = False
 
     @property
     def bytes(self) -> int:

@@ -8,7 +8,6 @@ from jaxtyping import Array, Float
 from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.matmul import pallas, reference, xla
-from pallas_kernels.rows import Rows
 
 __all__ = ["IMPLEMENTATIONS", "matmul"]
 
@@ -21,7 +20,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 
 def matmul(
     x: Float[Array, "M K"],
-    weight: Float[Array, "N K"] | Rows,
+    weight: Float[Array, "N K"],
     *,
     residual: Float[Array, "M N"] | None = None,
     swiglu: bool = False,
@@ -35,7 +34,7 @@ def matmul(
 
     Args:
         x: one row for each row of the result.
-        weight: rows as a model stores them, one for each column of the product; an array, or rows of a larger one.
+        weight: rows as a model stores them, one for each column of the product.
         residual: added to the product.
         swiglu: rows of `weight` are [gate | up], N = 2 f.
         implementation: "reference", "xla", "pallas", or None for the best that can run.

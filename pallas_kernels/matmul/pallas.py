@@ -3,8 +3,7 @@
 A program makes one tile of the result after another. One warpgroup copies blocks of K into a ring in shared memory and
 runs ahead into the next tile; the others multiply. An element is the sum of what the matrix unit makes of 16 products
 at a time, in their order: the tile does not enter, so each M may have the one that suits it. Edges need no mask: the
-copy engine reads zeros outside of an operand, and writes nothing there; rows behind those of a weight go into columns that
-are not written.
+copy engine reads zeros outside of an operand, and writes nothing there.
 """
 
 import functools
@@ -18,16 +17,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float
 
 from pallas_kernels.matmul.pallas_plan import ALIGNMENT, BLOCK, LEAST_COLUMNS, UNIT, Plan, Shape, Tile, suitable_tile
 from pallas_kernels.mosaic import SWIZZLED, interpreted
-from pallas_kernels.rows import Rows
 
 
+@functools.partial(jax.jit, static_argnames=("swiglu", "tile", "interpret"))  # lowered once for all layers
 def matmul(
     x: Float[Array, "M K"],
-    weight: Float[Array, "N K"] | Rows,
+    weight: Float[Array, "N K"],
     *,
     residual: Float[Array, "M N"] | None = None,
     swiglu: bool = False,
@@ -42,7 +41,7 @@ def matmul(
 
     Raises:
         NotImplementedError: not bfloat16, nothing to sum, K that is not a multiple of 64, or columns of the result
-            that are not one of 32, with a residual of 64, or rows of a weight that begin at no multiple of 8.
+            that are not one of 32, with a residual of 64.
     """
     (rows, depth), columns = x.shape, weight.shape[0] // (1 + swiglu)
     if not x.dtype == weight.dtype == jnp.bfloat16:
@@ -52,27 +51,11 @@ def matmul(
         raise NotImplementedError(
             f"matmul by pallas is for K in {BLOCK}s and columns in {least_columns}s, not {depth} and {columns}"
         )
-    weight = Rows.of(weight)
-    if weight.first % ALIGNMENT:
-        raise NotImplementedError(f"matmul by pallas reads weights from each {ALIGNMENT}th row on, not {weight.first}")
-    shape = Shape(rows + -rows % ALIGNMENT, columns, depth, swiglu, residual is not None)
+    operands = [_padded(x), weight, *([] if residual is None else [_padded(residual)])]
+    shape = Shape(operands[0].shape[0], columns, depth, swiglu, residual is not None)
     plan = Plan(shape, suitable_tile(shape) if tile is None else tile)
-    return _product(x, weight.matrix, weight.number, residual, plan=plan, interpret=interpret)
-
-
-@functools.partial(jax.jit, static_argnames=("plan", "interpret"))  # lowered once for all layers
-def _product(
-    x: Float[Array, "M K"],
-    weights: Float[Array, "all K"],
-    first: Int32[Array, " 1"],
-    residual: Float[Array, "M N"] | None,
-    *,
-    plan: Plan,
-    interpret: bool,
-) -> Float[Array, "M columns"]:
-    operands = [_padded(x), weights, first, *([] if residual is None else [_padded(residual)])]
     with interpreted(interpret):
-        return _kernel(plan)(*operands)[: x.shape[0]]
+        return _kernel(plan)(*operands)[:rows]
 
 
 def _padded(x: Float[Array, "M width"]) -> Float[Array, "rows width"]:
@@ -81,11 +64,11 @@ def _padded(x: Float[Array, "M width"]) -> Float[Array, "rows width"]:
 
 
 def _kernel(plan: Plan) -> Callable[..., Array]:
-    """(x, weights, number of the first row of this one, [residual]) -> the result."""
+    """(x, weight, [residual]) -> the result."""
     shape, tile = plan.shape, plan.tile
     halves = [pl.ds(begin, BLOCK) for begin in range(0, plan.block, BLOCK)]
 
-    def body(x: Any, weights: Any, first_weight: Any, *refs: Any) -> None:
+    def body(x: Any, weight: Any, *refs: Any) -> None:
         residuals, refs = refs[: shape.residual], refs[shape.residual :]
         result, x_ring, weight_ring, pieces, ready, free, residual_ready, *apart = refs
         warpgroup, program = lax.axis_index("warpgroup"), lax.axis_index("program")
@@ -166,8 +149,6 @@ def _kernel(plan: Plan) -> Callable[..., Array]:
             if plan.warpgroups > 1:
                 plgpu.set_max_registers(40, action="decrease")
 
-            base = first_weight[0]
-
             def wait_for(step: Array) -> Array:
                 slot = slot_of(step)
                 pl.when(step >= plan.stages)(lambda: plgpu.barrier_wait(free.at[slot]))
@@ -183,9 +164,9 @@ def _kernel(plan: Plan) -> Callable[..., Array]:
                     rows = pl.ds(row, tile.rows)
                     plgpu.copy_gmem_to_smem(x.at[rows, depth], x_ring.at[slot], ready.at[slot])
                     for begin, source, count in _weight_rows(plan, column):
-                        rows = pl.ds(pl.multiple_of(base + source, ALIGNMENT), count)
+                        rows = pl.ds(pl.multiple_of(source, ALIGNMENT), count)
                         target = weight_ring.at[slot, pl.ds(begin, count)]
-                        plgpu.copy_gmem_to_smem(weights.at[rows, depth], target, ready.at[slot])
+                        plgpu.copy_gmem_to_smem(weight.at[rows, depth], target, ready.at[slot])
 
                 lax.fori_loop(0, plan.blocks, one_block, None)
                 for number in range(plan.residual_slots):

@@ -5,18 +5,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels.precision import accumulation_dtype
-from pallas_kernels.rows import Rows
 
 
 def matmul(
     x: Float[Array, "M K"],
-    weight: Float[Array, "N K"] | Rows,
+    weight: Float[Array, "N K"],
     *,
     residual: Float[Array, "M N"] | None = None,
     swiglu: bool = False,
 ) -> Float[Array, "M columns"]:
     """See `api.matmul`. K is met in its order, in each of M times K steps."""
-    weight = Rows.of(weight).read()
     dtype = accumulation_dtype(x.dtype)
     by_depth = weight.T.astype(dtype)
 

@@ -5,18 +5,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels.precision import accumulation_dtype
-from pallas_kernels.rows import Rows
 
 
 def matmul(
     x: Float[Array, "M K"],
-    weight: Float[Array, "N K"] | Rows,
+    weight: Float[Array, "N K"],
     *,
     residual: Float[Array, "M N"] | None = None,
     swiglu: bool = False,
 ) -> Float[Array, "M columns"]:
     """See `api.matmul`. The order over K is the library's, and may differ from one M to another."""
-    weight = Rows.of(weight).read()
     dtype = accumulation_dtype(x.dtype)
     precision = None if x.dtype == jnp.bfloat16 else jax.lax.Precision.HIGHEST  # float32 is not cut to TF32
     sums = jax.lax.dot_general(x, weight, (((1,), (1,)), ((), ())), precision=precision, preferred_element_type=dtype)

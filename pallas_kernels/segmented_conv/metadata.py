@@ -5,8 +5,6 @@ import dataclasses
 import jax
 from jaxtyping import Array, Float
 
-from pallas_kernels.rows import Rows
-
 # Added to the sum of squares inside the root, as the released models were trained with.
 L2_NORM_EPSILON = 1e-6
 
@@ -16,7 +14,7 @@ L2_NORM_EPSILON = 1e-6
 class ConvWeights:
     """Per-channel taps (the last one weighs the row itself) and the parameters of the decay gate."""
 
-    taps: Float[Array, "taps channels"] | Rows
+    taps: Float[Array, "taps channels"]
     log_decay_rate: Float[Array, " nv"]
     decay_bias: Float[Array, " nv"]
 

@@ -16,7 +16,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int32
 
 from pallas_kernels.mosaic import HEAD_DIM, HEAD_ROWS, MULTIPROCESSORS, interpreted, repeated
-from pallas_kernels.rows import Rows
 from pallas_kernels.segmented_conv.gates import gates
 from pallas_kernels.segmented_conv.metadata import L2_NORM_EPSILON, ConvOutput, ConvWeights
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
@@ -26,6 +25,7 @@ STAGES = 2  # work items in flight
 LEAD = 8  # rows of shared memory before those of the chunk; the predecessors are the last of them
 
 
+@functools.partial(jax.jit, static_argnames=("key_heads", "key_dim", "interpret"))  # lowered once for all layers
 def segmented_conv(
     mixed: Float[Array, "T width"],
     write_logit: Float[Array, "T nv"],
@@ -54,51 +54,22 @@ def segmented_conv(
             f"segmented_conv by pallas has heads of {HEAD_DIM}, up to {LEAD + 1} taps, {CHUNK_ROWS} rows or more, "
             f"not heads of {key_dim} and {value_dim}, {earlier + 1} taps and {rows} rows"
         )
-    taps = Rows.of(weights.taps)
-    query, key, value = _convolution(
-        mixed,
-        windows,
-        taps.matrix,
-        taps.number,
-        segments,
-        predecessors,
-        heads=(key_heads, value_heads),
-        interpret=interpret,
-    )
+    begin, length = jnp.asarray(segments.chunk_begin), jnp.asarray(segments.chunk_length)
+    before = predecessors[begin]
+    table = jnp.concatenate([begin[:, None], length[:, None], before], axis=1)
+    sources = (mixed,) if windows is None else (mixed, windows.reshape(-1, channels))
+    call = _kernel(begin.shape[0], key_heads, value_heads, earlier)
+    with interpreted(interpret):
+        query, key, value = call(segments.used_chunks(), table, *sources, weights.taps.astype(jnp.float32))
     log_decay, write_strength = gates(write_logit, decay_input, weights, segments)
     return ConvOutput(query, key, value, log_decay, write_strength)
-
-
-@functools.partial(jax.jit, static_argnames=("heads", "interpret"))  # lowered once for all layers
-def _convolution(
-    mixed: Float[Array, "T width"],
-    windows: Float[Array, "slots earlier channels"] | None,
-    taps: Float[Array, "all channels"],
-    first: Int32[Array, " 1"],
-    segments: Segments,
-    predecessors: Int32[Array, "T earlier"],
-    *,
-    heads: tuple[int, int],
-    interpret: bool,
-) -> tuple[Array, Array, Array]:
-    """Query, key and value."""
-    begin, length = jnp.asarray(segments.chunk_begin), jnp.asarray(segments.chunk_length)
-    table = jnp.concatenate([begin[:, None], length[:, None], predecessors[begin]], axis=1)
-    sources = (mixed,) if windows is None else (mixed, windows.reshape(-1, windows.shape[-1]))
-    call = _kernel(begin.shape[0], *heads, earlier=predecessors.shape[1])
-    with interpreted(interpret):
-        found: tuple[Array, Array, Array] = call(
-            segments.used_chunks(), table, *sources, taps.astype(jnp.float32), first
-        )
-    return found
 
 
 def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
     heads = 2 * key_heads + value_heads
 
     def body(used: Any, table: Any, mixed: Any, *refs: Any) -> None:
-        # No windows, or all of them as rows of one array.
-        *windows, taps, first_tap, query, key, value, rows, full = refs
+        *windows, taps, query, key, value, rows, full = refs  # no windows, or all of them as rows of one array
         program = lax.axis_index("program")
         items = used[0] * heads
 
@@ -146,7 +117,7 @@ def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
             summed = plgpu.layout_cast(jnp.zeros((CHUNK_ROWS, HEAD_DIM), jnp.float32), HEAD_ROWS)
             for tap in range(earlier + 1):
                 shifted = plgpu.load(rows.at[slot, pl.ds(LEAD - earlier + tap, CHUNK_ROWS)], layout=HEAD_ROWS)
-                weight = plgpu.load(taps.at[first_tap[0] + tap, columns], layout=HEAD_ROWS.reduce(0), optimized=False)
+                weight = plgpu.load(taps.at[tap, columns], layout=HEAD_ROWS.reduce(0), optimized=False)
                 shifted = shifted.astype(jnp.float32)
                 if tap < earlier:
                     shifted = jnp.where(row + tap >= missing, shifted, 0.0)

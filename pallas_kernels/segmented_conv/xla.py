@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from pallas_kernels.precision import accumulation_dtype
-from pallas_kernels.rows import Rows
 from pallas_kernels.segmented_conv.gates import gates
 from pallas_kernels.segmented_conv.metadata import L2_NORM_EPSILON, ConvOutput, ConvWeights
 from pallas_kernels.segmented_gdn.metadata import Segments
@@ -26,7 +25,7 @@ def segmented_conv(
     """See `api.segmented_conv`."""
     rows, value_heads = write_logit.shape
     dtype = accumulation_dtype(mixed.dtype)
-    taps = Rows.of(weights.taps).read().astype(dtype)
+    taps = weights.taps.astype(dtype)
     m = mixed[:, : taps.shape[1]].astype(dtype)  # before the gather: its transpose adds up rows, in this dtype
     earlier_rows = m if windows is None else jnp.concatenate([m, windows.reshape(-1, m.shape[1]).astype(dtype)])
     convolved = m * taps[-1][None]

@@ -31,7 +31,7 @@ def make(directory: Path, model: Path, config: EngineConfig) -> Path:
     bundle.prepare(directory)
     made = program(model, config)
     capacities = made.capacities(config.ladder())
-    saved = dict(bundle.save(directory, made, made.compile_all(capacities)))
+    saved = dict(bundle.save(directory, made, capacities))
     assert set(saved) == set(capacities) and min(saved.values()) > 1_000
     return directory
 
@@ -289,7 +289,9 @@ class TestWhoMayWrite:
         assert Engine.load(tiny_model, config).executables.compiled
 
     def test_nothing_is_run_before_the_look(self, copy, tiny_model, monkeypatch):
-        monkeypatch.setattr(bundle.serialize_executable, "deserialize_and_load", lambda *_, **__: pytest.fail("loaded"))
+        monkeypatch.setattr(
+            bundle.serialised.serialize_executable, "deserialize_and_load", lambda *_, **__: pytest.fail("loaded")
+        )
         (copy / "512.executable").chmod(0o666)
         (copy / "256.executable").chmod(0o666)
         error_of(copy, tiny_model)
@@ -303,6 +305,17 @@ class TestWhoMayWrite:
             os.umask(before)
         for path in (tmp_path / "new", tmp_path / "new" / "file"):
             assert not path.stat().st_mode & 0o022
+
+
+def test_processes_side_by_side_write_the_same_bundle(stored, tiny_model, tmp_path):
+    bundle.prepare(tmp_path / "apart")
+    made = program(tiny_model)
+    capacities = made.capacities(CONFIG.ladder())
+    assert set(dict(bundle.save(tmp_path / "apart", made, capacities, processes=2))) == set(capacities)
+    here, there = (json.loads((directory / "manifest.json").read_text()) for directory in (stored, tmp_path / "apart"))
+    assert here["depends_on"] == there["depends_on"]
+    loaded = bundle.load(tmp_path / "apart", made, capacities)
+    assert list(loaded) == list(capacities)
 
 
 class TestPrepare:

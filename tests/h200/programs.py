@@ -180,13 +180,13 @@ def model(size: str, tokens: int) -> Program:
     layers = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
     config = dataclasses.replace(SIZES[size], layers=layers)
     specs = qwen3_5.abstract(config, labels=LABELS, dtype=np.dtype(jnp.bfloat16))
-    packing = Packing.of(specs, join_rows=True)
+    packing = Packing.of(specs)
     layout = MetadataLayout(Capacity.of_tokens(tokens), config.gated_delta_net.conv_taps)
 
     def function(buffer: jax.Array, params: tuple[jax.Array, ...]) -> jax.Array:
         return qwen3_5.forward(packing.unpack(params), layout.unpack(buffer), config)
 
-    return Program(function, (buffer(layout), packing.shapes))
+    return Program(function, (buffer(layout), packing.shapes(specs)))
 
 
 def growing_model(size: str, tokens: int) -> Program:
@@ -194,7 +194,7 @@ def growing_model(size: str, tokens: int) -> Program:
     plain = model(size, tokens)
     layers = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
     config = dataclasses.replace(SIZES[size], layers=layers)
-    packing = Packing.of(qwen3_5.abstract(config, labels=LABELS, dtype=np.dtype(jnp.bfloat16)), join_rows=True)
+    packing = Packing.of(qwen3_5.abstract(config, labels=LABELS, dtype=np.dtype(jnp.bfloat16)))
     layout = MetadataLayout(Capacity.of_tokens(tokens, entries=2_048), config.gated_delta_net.conv_taps)
     pool = qwen3_5.abstract_pool(config, pages=POOL_PAGES, slots=POOL_SLOTS, dtype=np.dtype(jnp.bfloat16))
 

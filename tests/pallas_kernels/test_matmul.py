@@ -1,7 +1,5 @@
 """The product: every implementation against numpy in float64, and what the bits of a row may depend on."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,6 @@ from pallas_kernels.matmul import pallas, pallas_plan
 from pallas_kernels.matmul.api import matmul
 from pallas_kernels.matmul.cases import AWKWARD, CASES, Case, caller
 from pallas_kernels.matmul.pallas_plan import BLOCK, LEAST_COLUMNS, TILES, Plan, Shape, Tile, suitable_tile
-from pallas_kernels.rows import Rows
 from tests.pallas_kernels import ANYWHERE
 from tests.tolerances import OPERATOR, assert_close
 
@@ -97,24 +94,6 @@ def test_a_nan_stays_in_its_row(implementation):
     assert np.isnan(np.asarray(found[17], np.float32)).all()
     others = np.arange(len(x)) != 17
     np.testing.assert_array_equal(bits(found)[others], bits(matmul(x, weight, implementation=implementation))[others])
-
-
-@pytest.mark.filterwarnings("ignore:.* encountered in :RuntimeWarning")
-@pytest.mark.parametrize("name", ["a tile and a half", "columns of 32", "residual", "ragged swiglu"])
-def test_rows_of_a_larger_matrix_are_read_where_they_stand(name):
-    """What stands before and behind them is not finite."""
-    case = AWKWARD[name]
-    x, weight, *residual = case.operands(jax.random.key(4))
-    options = {"residual": residual[0] if residual else None, "swiglu": case.swiglu}
-    others = jnp.full((24, case.depth), jnp.nan, weight.dtype)
-    rows = Rows(jnp.concatenate([others, weight, others]), 24, case.columns)
-    for product in (*ANYWHERE, functools.partial(pallas.matmul, interpret=True)):
-        if isinstance(product, str):
-            product = functools.partial(matmul, implementation=product)
-        np.testing.assert_array_equal(product(x, rows, **options), product(x, weight, **options))
-    cut = rows[8:][: case.columns - 16]
-    np.testing.assert_array_equal(cut.read(), weight[8:-8])
-    assert cut.shape == (case.columns - 16, case.depth) and cut.dtype == weight.dtype
 
 
 def test_says_what_disagrees():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import Rows, trees
+from pallas_kernels import trees
 from pallas_kernels.segmented_conv import pallas, reference
 from pallas_kernels.segmented_conv.cases import AWKWARD, HEAD_DIM, Case
 from pallas_kernels.trees import Request
@@ -73,16 +73,6 @@ def test_rows_of_others_have_no_influence(poison):
     for field in dataclasses.fields(clean):
         before, after = (np.asarray(getattr(x, field.name), np.float32)[chunk_row[mine]] for x in (clean, poisoned))
         np.testing.assert_array_equal(before, after)
-
-
-def test_taps_of_a_larger_matrix_are_read_where_they_stand():
-    case = AWKWARD[next(iter(AWKWARD))]
-    *rows, weights = case.operands(jax.random.key(0))
-    others = jnp.full((3, weights.taps.shape[1]), jnp.nan)
-    joined = Rows(jnp.concatenate([others, weights.taps, others]), 3, weights.taps.shape[0])
-    found = interpreted(case, (*rows, dataclasses.replace(weights, taps=joined)))
-    expected = interpreted(case, (*rows, weights))
-    np.testing.assert_array_equal(found.value[: used_rows(case)], expected.value[: used_rows(case)])
 
 
 def test_padding_rows_of_used_chunks_are_zero():

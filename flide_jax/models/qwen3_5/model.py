@@ -67,12 +67,7 @@ def abstract(config: Qwen35Config, *, labels: int, dtype: np.dtype) -> Qwen35Par
             )
         return GatedDeltaNetParams(
             in_proj=matrix(gdn.conv_channels + gdn.value_channels + 2 * gdn.value_heads, width),
-            conv_taps=ParamSpec(
-                (gdn.conv_taps, gdn.conv_channels),
-                accumulation,
-                param.normal(gdn.conv_taps**-0.5),
-                read_as_rows=True,
-            ),
+            conv_taps=small(gdn.conv_taps, gdn.conv_channels, initializer=param.normal(gdn.conv_taps**-0.5)),
             log_decay_rate=small(gdn.value_heads, initializer=param.log_uniform(0.05, 3.0)),
             decay_bias=small(gdn.value_heads, initializer=param.uniform(-5.0, -2.0)),
             norm=small(gdn.value_dim, initializer=param.constant(1.0)),
