@@ -18,6 +18,7 @@ def engine_config(arguments: Namespace, *, bundle: str | None = None) -> EngineC
             dtype=arguments.dtype,
             capacities=tuple(arguments.capacities) if arguments.capacities else None,
             bundle=bundle,
+            batch_invariant=getattr(arguments, "batch_invariant", False),
             checkpoint_bytes=round(1e9 * getattr(arguments, "checkpoint_gb", 0.0)),
         )
     except ValueError as error:

@@ -7,7 +7,19 @@ from flide_jax.array_types import Logits, RowHidden
 from flide_jax.models.layers import rms_norm
 
 
-def label_logits(hidden: RowHidden, norm: Float[Array, " d"], head: Float[Array, "L d"], *, epsilon: float) -> Logits:
-    """w_o . rms(h) for every read row and label, in the dtype of `head` (float32 at least), not rounded in between."""
+def label_logits(
+    hidden: RowHidden,
+    norm: Float[Array, " d"],
+    head: Float[Array, "L d"],
+    *,
+    epsilon: float,
+    batch_invariant: bool = False,
+) -> Logits:
+    """w_o . rms(h) for every read row and label, in the dtype of `head` (float32 at least), not rounded in between.
+
+    Batch-invariant, no library chooses an order over d by the number of rows.
+    """
     normed = rms_norm(hidden, norm, epsilon=epsilon).astype(head.dtype)
+    if batch_invariant:
+        return jnp.sum(normed[:, None] * head[None], axis=-1)
     return jnp.einsum("nd,ld->nl", normed, head, precision="highest")
