@@ -32,10 +32,11 @@ GPU_COMPILER_OPTIONS: dict[str, bool | int | str] = {
     "xla_gpu_dot_merger_threshold_mb": 0,
     "xla_gpu_experimental_enable_fusion_autotuner": False,
 }
-# Batch-invariant: whether a value is rounded must not depend on what XLA fuses, for which it looks at the shapes. On a
-# CPU no library may take over sums over a row, whose order it chooses by the number of rows.
+# Batch-invariant: whether a value is rounded must not depend on what XLA fuses, for which it looks at the shapes. And
+# what sums over a row may not choose its order by the number of rows, as XLA's Triton tiles for norms do on a GPU (one
+# or eight warps a row) and its library for reductions on a CPU.
 BATCH_INVARIANT_OPTIONS: dict[str, dict[str, bool | int | str]] = {
-    "gpu": {"xla_allow_excess_precision": False},
+    "gpu": {"xla_allow_excess_precision": False, "xla_disable_hlo_passes": "triton-softmax-rewriter"},
     "cpu": {"xla_allow_excess_precision": False, "xla_cpu_experimental_ynn_fusion_type": ""},
 }
 # Up to this many tokens, where the gaps between launches count and memory does not, a launch waits for those whose

@@ -1,5 +1,6 @@
 """From the hidden state at a read row to the logits of the labels (paper Eq. 1)."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -21,5 +22,7 @@ def label_logits(
     """
     normed = rms_norm(hidden, norm, epsilon=epsilon).astype(head.dtype)
     if batch_invariant:
-        return jnp.sum(normed[:, None] * head[None], axis=-1)
+        # The sum is a launch of its own. Fused with the norm, as it is in some capacities, it would be divided among
+        # threads by the dtype of `hidden`, else by that of `head`.
+        return jnp.sum(jax.lax.optimization_barrier(normed)[:, None] * head[None], axis=-1)
     return jnp.einsum("nd,ld->nl", normed, head, precision="highest")
