@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from flide_jax.engine import Ablation, EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.program import Program
+from flide_jax.first_difference import first_difference, outputs
 from flide_jax.layout import Capacity, Demand
 from flide_jax.models import families
 from flide_jax.models.packing import Packing
 from flide_jax.same_bits import compare_bits, same_rows, through
 from tests.exactness.test_neighbours import PADDING, POISONED, honest_plan, poisoned_plan
-from tests.models.support import LABEL_IDS, tiny_model
+from tests.models.support import LABEL_IDS, architecture, tiny_model
 from tests.tolerances import relative_error
 from tests.trees import plan_of, trees
 
@@ -26,20 +27,23 @@ CAPACITIES = (Capacity.of_tokens(128), Capacity.of_tokens(384), Capacity(640, re
 DTYPES = ["float32", "bfloat16"]
 
 
-@functools.cache
-def executables(dtype: str, *, batch_invariant: bool = True) -> Executables:
-    model = tiny_model(MODEL, dtype)
-    config = EngineConfig(dtype=dtype, capacities=(128, 384), batch_invariant=batch_invariant)
-    program = Program(
+def program_of(dtype: str, *, batch_invariant: bool) -> Program:
+    return Program(
         family=families.QWEN3_5,
-        architecture=model.config,
+        architecture=architecture(MODEL),
         label_ids=LABEL_IDS,
-        dtype=config.resolved_dtype(),
+        dtype=jax.numpy.dtype(dtype),
         implementation=None,
-        ablation=config.ablation,
+        ablation=Ablation(),
         batch_invariant=batch_invariant,
     )
-    return Executables.of(program, program.packing.pack(model.params), config)
+
+
+@functools.cache
+def executables(dtype: str, *, batch_invariant: bool = True) -> Executables:
+    config = EngineConfig(dtype=dtype, capacities=(128, 384), batch_invariant=batch_invariant)
+    program = program_of(dtype, batch_invariant=batch_invariant)
+    return Executables.of(program, program.packing.pack(tiny_model(MODEL, dtype).params), config)
 
 
 def fitting(plans) -> list[Capacity]:
@@ -131,6 +135,28 @@ def test_what_a_user_is_told(batch_invariant):
     if not batch_invariant:
         number, read = next(one.first for one in found if one.first is not None)
         assert 0 <= number < 3 and 0 <= read < plans[number].read_branches.size
+
+
+OPERATIONS = {"in_proj", "attention", "convolution", "recurrence", "gated_norm", "out_proj", "gate_up", "down"}
+OPERATIONS |= {"mixer_norm", "feed_forward_norm", "query", "key", "gate"}
+
+
+@pytest.mark.parametrize("batch_invariant", [True, False])
+def test_the_first_operation_that_differs(batch_invariant):
+    run = executables("float32", batch_invariant=batch_invariant)
+    program, rng = program_of("float32", batch_invariant=batch_invariant), np.random.default_rng(6)
+    plans = [plan_of(9, [3], rng), plan_of(70, [5, 66], rng)]
+    alone, together = (plans[1:], 0, CAPACITIES[1]), (plans, 1, CAPACITIES[2])
+    found = first_difference(program, run.params, alone, together)
+    assert (found is None) == batch_invariant
+    if found is not None:
+        assert 0 <= found.layer < 4 and found.operation in OPERATIONS
+        given = outputs(program, run.params, *alone)
+        assert {one.operation for one in given} == OPERATIONS and given[-1].layer == 3
+        assert all(len(one.rows) == 141 for one in given)
+        assert 0 < found.rows <= found.of_rows == 141 and 0 < found.largest < 1e-4
+    with pytest.raises(ValueError, match="has to be the same request, but its state differ"):
+        first_difference(program, run.params, (plans, 0, CAPACITIES[2]), together)
 
 
 @pytest.mark.parametrize(
