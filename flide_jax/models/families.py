@@ -21,6 +21,8 @@ class Family:
         abstract: shapes of the parameters, `abstract(config, labels=L, dtype=dtype)`.
         weight_table: where tensors go, `weight_table(config, label_ids)`.
         forward: label logits, `forward(params, metadata, config, implementation=..., selective_readout=...)`.
+        hidden_states: of every row after every layer, `hidden_states(params, metadata, config, embedded=...)`.
+        embed: embedding rows, `embed(params, tokens)`.
         growing_forward: of growing rounds: the same with a pool behind the metadata, and it returns the pool as well.
         abstract_pool: shapes of that, `abstract_pool(config, pages=..., slots=..., dtype=dtype)`.
         conv_taps: taps of the short convolution.
@@ -30,6 +32,8 @@ class Family:
     abstract: Callable[..., Any]
     weight_table: Callable[..., Any]
     forward: Callable[..., Any]
+    hidden_states: Callable[..., Any]
+    embed: Callable[..., Any]
     growing_forward: Callable[..., Any]
     abstract_pool: Callable[..., Any]
     conv_taps: Callable[[Any], int]
@@ -40,6 +44,8 @@ QWEN3_5 = Family(
     abstract=qwen3_5.abstract,
     weight_table=qwen3_5.weight_table,
     forward=qwen3_5.forward,
+    hidden_states=qwen3_5.hidden_states,
+    embed=qwen3_5.embed,
     growing_forward=qwen3_5.growing_forward,
     abstract_pool=qwen3_5.abstract_pool,
     conv_taps=lambda config: config.gated_delta_net.conv_taps,
