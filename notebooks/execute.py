@@ -55,9 +55,10 @@ def execute(path: Path) -> nbformat.NotebookNode:
         # Sockets in a folder that only this user reads: ports would be open to all of the machine.
         options = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
         folder = {"metadata": {"path": str(FOLDER)}}
-        NotebookClient(notebook, config=options, timeout=300, record_timing=False, resources=folder).execute(
-            env=environment
+        client = NotebookClient(
+            notebook, config=options, timeout=300, record_timing=False, coalesce_streams=True, resources=folder
         )
+        client.execute(env=environment)
     notebook.metadata = nbformat.from_dict(_METADATA)
     return notebook
 

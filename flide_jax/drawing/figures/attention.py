@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-import jax
 import numpy as np
 from jaxtyping import Int8
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
 
 from flide_jax.drawing.figures.style import GREY, OWN, STATE, Picture, panels, styled
 from pallas_kernels.fork_attention.metadata import KeySpans
@@ -75,7 +75,7 @@ def draw_tiles(runs: TileRuns, spans: KeySpans, *, key_rows: int, block: int) ->
     return Picture(figure)
 
 
-def _keys(shifts: jax.Array | np.ndarray, ends: jax.Array | np.ndarray, tile: int) -> list[tuple[int, int]]:
+def _keys(shifts: ArrayLike, ends: ArrayLike, tile: int) -> list[tuple[int, int]]:
     """The key rows of each run of a tile that has any."""
     found, before = [], 0
     for shift, end in zip(np.asarray(shifts)[:, tile].tolist(), np.asarray(ends)[:, tile].tolist(), strict=True):

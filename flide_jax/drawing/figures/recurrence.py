@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 from jaxtyping import Int32
 from matplotlib.axes import Axes
@@ -22,14 +21,14 @@ def draw_chunks(segments: Segments, names: Sequence[str]) -> Picture:
         segments: the runs of a round; unused ones are left out.
         names: of the used ones, in their order.
     """
-    used = np.flatnonzero(np.asarray(segments.length) > 0)
-    level = np.asarray(segments.level())
-    levels = int(level[used].max()) + 1
+    used = np.flatnonzero(np.asarray(segments.length) > 0).tolist()
+    level = np.asarray(segments.level()).tolist()
+    levels = max(level[segment] for segment in used) + 1
     place, width = _places(segments, used, level)
     with styled():
         figure, (axes,) = panels(7.6, 1.0 + 1.15 * levels)
-        for segment, name in zip(used.tolist(), names, strict=True):
-            colour = STATE if segments.final_slot[segment] >= 0 else of_branch(segment - used.size)
+        for segment, name in zip(used, names, strict=True):
+            colour = STATE if segments.final_slot[segment] >= 0 else of_branch(segment - len(used))
             y = -2.0 * level[segment]
             _draw_segment(axes, segments, segment, place[segment], y, colour)
             rows = int(segments.length[segment])
@@ -41,7 +40,7 @@ def draw_chunks(segments: Segments, names: Sequence[str]) -> Picture:
             else:
                 right = place[segment] - (-rows // CHUNK_ROWS) + 0.05
                 axes.text(right, y + _BAR / 2, f"{name}: {rows} rows", fontsize=8, va="center")
-        writers = {int(segments.final_slot[s]): s for s in used.tolist() if segments.final_slot[s] >= 0}
+        writers = {int(segments.final_slot[s]): s for s in used if segments.final_slot[s] >= 0}
         for slot, writer in writers.items():
             _draw_slot(axes, segments, slot, writer, used, place, level)
         axes.set_xlim(-0.2, width)
@@ -55,7 +54,7 @@ def draw_chunks(segments: Segments, names: Sequence[str]) -> Picture:
 
 
 def draw_predecessors(
-    predecessors: Int32[jax.Array | np.ndarray, "T earlier"], token_piece: IntVector, *, pieces: Sequence[int]
+    predecessors: Int32[np.ndarray, "T earlier"], token_piece: IntVector, *, pieces: Sequence[int]
 ) -> Picture:
     """The rows that the short convolution reads beside its own, from the first row of some pieces.
 
@@ -93,13 +92,13 @@ def draw_predecessors(
     return Picture(figure)
 
 
-def _places(segments: Segments, used: IntVector, level: np.ndarray) -> tuple[dict[int, float], float]:
+def _places(segments: Segments, used: list[int], level: list[int]) -> tuple[dict[int, float], float]:
     """Where each segment begins in its level, and the width of the widest level; in chunks."""
     place: dict[int, float] = {}
-    ends = dict.fromkeys(range(int(level[used].max()) + 1), 0.0)
-    for segment in used.tolist():
+    ends = dict.fromkeys(level, 0.0)
+    for segment in used:
         chunks = -(-int(segments.length[segment]) // CHUNK_ROWS)
-        here = int(level[segment])
+        here = level[segment]
         place[segment] = ends[here]
         ends[here] += max(chunks + 0.3, 1.6)
     return place, max(ends.values())
@@ -118,9 +117,9 @@ def _draw_slot(
     segments: Segments,
     slot: int,
     writer: int,
-    used: IntVector,
+    used: list[int],
     place: dict[int, float],
-    level: np.ndarray,
+    level: list[int],
 ) -> None:
     """A slot between the segment that writes it and those that start from it, with an arrow to each."""
     y = -2.0 * level[writer]
@@ -130,7 +129,7 @@ def _draw_slot(
     box = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": STATE}
     axes.annotate("", middle, (end, y), arrowprops={"arrowstyle": "-", "color": STATE})
     axes.text(*middle, label, ha="center", va="center", fontsize=8, bbox=box, color=INK, zorder=5)
-    for reader in used.tolist():
+    for reader in used:
         if segments.initial_slot[reader] == slot:
             style = {"arrowstyle": "-|>", "color": GREY, "shrinkA": 9, "shrinkB": 0}
             target = (place[reader] + 0.05, -2.0 * level[reader] + _BAR)

@@ -3,10 +3,36 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flide_jax.drawing.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, Picture, panels, styled
+from matplotlib.patches import Patch
+
+from flide_jax.drawing.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    Picture,
+    panels,
+    styled,
+)
 
 type Record = Mapping[str, Any]
 """One line of a file of records."""
+
+# What a launch is part of, by how its name begins; the rest are fusions of norms, rotary positions and the like.
+_PARTS = {
+    "fork_attention": "attention",
+    "segmented_gdn": "recurrence",
+    "segmented_conv": "convolution",
+    "gated_norm": "gated norm",
+    "matmul": "products",
+    "nvjet": "products",
+    "void cutlass": "products",
+}
+_REST = "everything else"
 
 
 def latest(records: Iterable[Record], keys: Sequence[str], *, having: Sequence[str]) -> dict[tuple[Any, ...], Record]:
@@ -109,4 +135,36 @@ def draw_peers(records: Sequence[Record]) -> Picture:
         errors.tick_params(left=False)
         errors.xaxis.set_major_formatter("{x:.3f}")
         errors.grid(axis="both", color=PALE, linewidth=0.5)
+    return Picture(figure)
+
+
+def draw_parts(records: Sequence[Record]) -> Picture:
+    """The device's time of one pass by what its launches are part of, a bar for each size and workload.
+
+    Args:
+        records: of `experiments/where_the_time_goes.py`; the last one of each size and workload is drawn.
+    """
+    last = latest(records, ("size", "workload"), having=["launches"])
+    names = [*dict.fromkeys(_PARTS.values()), _REST]
+    colours = dict(zip(names, (BLUE, ORANGE, SKY, PURPLE, GREEN, GREY), strict=True))
+    with styled():
+        figure, (axes,) = panels(7.4, 1.1 + 0.42 * len(last))
+        for line, record in enumerate(last.values()):
+            times = dict.fromkeys(names, 0.0)
+            for launch, (_, us) in record["launches"].items():
+                part = next((part for prefix, part in _PARTS.items() if launch.startswith(prefix)), _REST)
+                times[part] += us
+            left, total = 0.0, sum(times.values())
+            for name, us in times.items():
+                axes.barh(line, us / total, left=left, facecolor=colours[name], edgecolor="white", height=0.66)
+                if us > 0.04 * total:
+                    axes.text(left + us / total / 2, line, f"{us / total:.0%}", ha="center", va="center", fontsize=8)
+                left += us / total
+            axes.text(1.01, line, f"{total / 1e3:.2f} ms", va="center", fontsize=8)
+        axes.set_yticks(range(len(last)), [" ".join(key) for key in last])
+        axes.set_xlim(0, 1)
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+        legend = [Patch(facecolor=colours[name], label=name) for name in names]
+        figure.legend(handles=legend, loc="outside upper center", ncols=len(names), handlelength=1, columnspacing=1)
     return Picture(figure)
