@@ -55,6 +55,7 @@ def program(size: Qwen35Config, config: EngineConfig) -> Program:
         dtype=config.resolved_dtype(),
         implementation=config.implementation,
         ablation=config.ablation,
+        batch_invariant=config.batch_invariant,
     )
 
 

@@ -56,6 +56,17 @@ def run(
     raise ExceptionGroup(f"{op}: no implementation can run", refusals)
 
 
+def check_batch_invariant(op: str, name: str, *, on_cpu: bool = False) -> None:
+    """For an implementation that cannot promise bits that depend on a row's own text alone.
+
+    Raises NotImplementedError; with `on_cpu` only elsewhere than on a CPU, where the implementation promises them.
+    """
+    if not on_cpu:
+        raise NotImplementedError(f"{op} by {name} has no batch-invariant form")
+    if _device().platform != "cpu":
+        raise NotImplementedError(f"{op} by {name} has a batch-invariant form for a CPU only, not for {device_kind()}")
+
+
 def _call(name: str, table: Mapping[str, Callable[..., Any]], *args: Any, **options: Any) -> Any:
     kind = device_kind()
     if name == "pallas" and not any(model in kind for model in HOPPER):

@@ -123,9 +123,11 @@ def depends_on(program: Program) -> dict[str, Any]:
         if program.implementation is None or isinstance(program.implementation, str)
         else dict(program.implementation),
         "selective_readout": program.ablation.selective_readout,
+        "batch_invariant": program.batch_invariant,
         "checkpoints": None if program.store is None else dataclasses.asdict(program.store),
         "xla_options": {
-            f"from {tokens} tokens": compiler_options(program.ablation, tokens) for tokens in (1, CONCURRENT_TOKENS + 1)
+            f"from {tokens} tokens": compiler_options(program.ablation, tokens, batch_invariant=program.batch_invariant)
+            for tokens in (1, CONCURRENT_TOKENS + 1)
         },
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "matmul_precision": jax.config.jax_default_matmul_precision,

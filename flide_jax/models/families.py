@@ -20,10 +20,12 @@ class Family:
         read_config: from a transformers config to the family's own.
         abstract: shapes of the parameters, `abstract(config, labels=L, dtype=dtype)`.
         weight_table: where tensors go, `weight_table(config, label_ids)`.
-        forward: label logits, `forward(params, metadata, config, implementation=..., selective_readout=...)`.
+        forward: label logits, `forward(params, metadata, config, implementation=..., selective_readout=...,
+            batch_invariant=...)`.
+        growing_forward: of growing rounds: the same with a pool behind the metadata, and it returns the pool as well;
+            these are not batch-invariant.
         hidden_states: of every row after every layer, `hidden_states(params, metadata, config, embedded=...)`.
         embed: embedding rows, `embed(params, tokens)`.
-        growing_forward: of growing rounds: the same with a pool behind the metadata, and it returns the pool as well.
         abstract_pool: shapes of that, `abstract_pool(config, pages=..., slots=..., dtype=dtype)`.
         conv_taps: taps of the short convolution.
     """

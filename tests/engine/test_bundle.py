@@ -131,6 +131,12 @@ def test_an_engine_that_chooses_otherwise(stored, tiny_model, config, message):
     assert found.endswith(message) and ";" not in found
 
 
+def test_an_engine_that_promises_more(stored, tiny_model):
+    found = error_of(stored, tiny_model, dataclasses.replace(CONFIG, batch_invariant=True))
+    assert "batch_invariant is true here, false in the bundle; " in found
+    assert "xla_allow_excess_precision is false here, none in the bundle" in found
+
+
 def test_another_model(stored, tiny_model, tmp_path):
     model = shutil.copytree(tiny_model, tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
