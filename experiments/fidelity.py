@@ -32,7 +32,7 @@ from flide_jax.checkpoints import Placement
 from flide_jax.engine import Engine, EngineConfig
 from flide_jax.prompts.plan import Plan
 
-CONFIG = EngineConfig(capacities=(1_024,))
+CONFIG = EngineConfig(capacities=(1_024,), max_request_tokens=2_048)
 # Kept states of any length, all but their last tokens.
 KEEPING = dataclasses.replace(CONFIG, checkpoint_bytes=100_000_000, placement=Placement(shortest=16, margin=8, step=8))
 COLUMNS = ("agr", "tv", "p99", "flip", "acc", "stab")
