@@ -93,14 +93,11 @@ class Passes:
             found = self._run(capacity)(self._params, tree, text, way.masked, way.forked)
             return np.asarray(found)[: plan.read_branches.size]
 
-    def milliseconds(self, plan: Plan, way: Way, *, repeats: int) -> list[float]:
-        """Of a pass, from its plan to its logits, behind two that warm up."""
-        found = []
-        for _ in range(repeats + 2):
-            begin = time.perf_counter()
-            self.logits(plan, way)
-            found.append(1e3 * (time.perf_counter() - begin))
-        return found[2:]
+    def timed(self, plan: Plan, way: Way) -> tuple[np.ndarray, float]:
+        """The same, and the milliseconds from the plan to the logits."""
+        begin = time.perf_counter()
+        found = self.logits(plan, way)
+        return found, 1e3 * (time.perf_counter() - begin)
 
     def _compile(self, capacity: Capacity) -> Callable[..., Any]:
         layout = self._program.layout(capacity)
@@ -163,10 +160,11 @@ def alone(engine: Engine, known: Sequence[Asked]) -> list[Probabilities]:
 
 def compare(passes: Passes, known: Sequence[Asked], by_itself: Sequence[Probabilities], way: Way) -> dict[str, Any]:
     """How far the answers to some requests move from those of every question asked alone."""
-    moved, back, found, golds = [], [], [], []
+    moved, back, found, golds, samples = [], [], [], [], []
     for one, expected in zip(known, by_itself, strict=True):
         order = list(range(one.plan.branch_lengths.size))[::-1]
-        given = one.probabilities(passes.logits(one.plan, way))
+        logits, taken = passes.timed(one.plan, way)
+        given, samples = one.probabilities(logits), [*samples, taken]
         turned = one.probabilities(passes.logits(reordered(one.plan, order), way)[order])
         moved.append(variations(given, expected))
         back.append(variations(given, turned))
@@ -180,7 +178,9 @@ def compare(passes: Passes, known: Sequence[Asked], by_itself: Sequence[Probabil
         "changed": float(np.mean(choices(found) != choices([p for several in by_itself for p in several]))),
         "reversed": float(np.concatenate(back).mean()),
         "right": accuracy(found, golds),
+        "ms": statistics.median(samples),
         "samples": [round(float(one), 9) for one in every],
+        "samples_ms": samples,
     }
 
 
@@ -189,11 +189,11 @@ def of_demo(options: argparse.Namespace) -> dict[str, Any]:
     engine = Engine.demo(EngineConfig(capacities=(1_024,), dtype=options.dtype))
     passes, known = Passes.of(engine), asked(engine, options.requests)
     by_itself = alone(engine, known)
+    passes.logits(known[0].plan, WAYS["forked"])  # compiles
     rows = {}
     print(f"{'':20}", *(f"{name:>9}" for name in COLUMNS), "       ms")
     for name, way in WAYS.items():
-        samples = passes.milliseconds(known[0].plan, way, repeats=3)
-        rows[name] = compare(passes, known, by_itself, way) | {"ms": statistics.median(samples), "samples_ms": samples}
+        rows[name] = compare(passes, known, by_itself, way)
         print(
             f"{name:20}", *(f"{rows[name][column]:9.1e}" for column in COLUMNS), f"{rows[name]['ms']:9.2f}", flush=True
         )
@@ -208,7 +208,7 @@ def of_size(options: argparse.Namespace) -> dict[str, Any]:
     plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
     rows = {}
     for name, way in WAYS.items():
-        samples = passes.milliseconds(plan, way, repeats=20)
+        samples = [passes.timed(plan, way)[1] for _ in range(22)][2:]
         rows[name] = {"ms": statistics.median(samples), "samples_ms": samples}
         print(f"{options.size} {options.workload} {name:20}{rows[name]['ms']:9.2f} ms", flush=True)
     return {"size": options.size, "dtype": made.dtype.name, "workload": options.workload, "ways": rows}
