@@ -70,8 +70,8 @@ def compare(
     return [
         QuestionComparison(
             question=name,
-            forked=_probabilities(answers_forked[name]),
-            alone=_probabilities(answers_alone[name]),
+            forked=option_probabilities(answers_forked[name]),
+            alone=option_probabilities(answers_alone[name]),
             same_bits=forked[row, options].tobytes() == alone[row, options].tobytes(),
         )
         for row, (name, options) in enumerate(zip(request.questions, columns, strict=True))
@@ -89,7 +89,8 @@ def _logits_alone(engine: Engine, plan: Plan) -> Float[np.ndarray, "reads L"]:
     return logits
 
 
-def _probabilities(answer: Answer) -> Float64[np.ndarray, " options"]:
+def option_probabilities(answer: Answer) -> Float64[np.ndarray, " options"]:
+    """The probability of each option, in the order of the question's; of yes and no."""
     match answer:
         case YesNoAnswer():
             return np.array([answer.probability, 1.0 - answer.probability])

@@ -45,7 +45,7 @@ ONLY = {
     "flide_jax/reference": {"flide_jax.reference", "numpy", "jaxtyping", "ml_dtypes", "safetensors"},
 }
 # What a user meets; what computes knows none of it.
-OUTER = {"flide_jax.cli", "flide_jax.drawing", "flide_jax.serving", "flide_jax.verification"}
+OUTER = {"flide_jax.cli", "flide_jax.drawing", "flide_jax.serving", "flide_jax.verification", "flide_jax.ladder"}
 NEVER = {
     "pallas_kernels": {"flide_jax", "experiments", "notebooks", "tests"},
     "flide_jax": {"experiments", "notebooks", "tests", "torch"},
@@ -60,6 +60,8 @@ NEVER = {
     "flide_jax/models": {"flide_jax.engine", "flide_jax.prompts", "flide_jax.reference"} | OUTER,
     "flide_jax/engine": {"flide_jax.reference"} | OUTER,
     "flide_jax/verification.py": {"flide_jax.models", "flide_jax.reference"} | OUTER - {"flide_jax.verification"},
+    "flide_jax/ladder.py": {"flide_jax.models", "flide_jax.reference"}
+    | OUTER - {"flide_jax.verification", "flide_jax.ladder"},
     # Drawing is given what it draws and computes none of it: of the engine it may know what a comparison looks like.
     "flide_jax/drawing": {
         "flide_jax.engine",
