@@ -20,6 +20,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from pallas_kernels.trees import Request
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 DELIMITER = 1
 STEP = 64  # of the rungs
+CHECKPOINT_BYTES = {True: 200_000_000, False: 8_000_000_000}  # for the demo model, and for others
 PLACEMENT = Placement(shortest=16, margin=8, step=8)
 
 
@@ -80,7 +82,7 @@ class Bench:
         made = model(size, config)
         self.vocabulary: int = made.architecture.vocabulary
         params = made.load(demo_directory()) if size == "demo" else made.initialise(jax.random.key(0))
-        growing = dataclasses.replace(config, checkpoint_bytes=200_000_000, placement=PLACEMENT)
+        growing = dataclasses.replace(config, checkpoint_bytes=CHECKPOINT_BYTES[size == "demo"], placement=PLACEMENT)
         self.program, self.growing = made, made.with_checkpoints(growing)
         self.run = Executables.of(made, params, config)
         self.keeping = Executables.of(self.growing, params, growing)
@@ -112,6 +114,8 @@ class Bench:
             kept += [[Demand.of(first, saved=saved)], [Demand.of(other, resumed=saved) for other in others]]
         wanted = capacities(kept, self.keeping.growing_ladder)
         self.keeping.compiled |= dict(self.growing.compile_all(wanted))
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(self.ways["multi-item"], plans))
 
     def milliseconds(self, way: str, plans: Sequence[Plan]) -> list[float]:
         """Of each of some plans, behind one that warms up."""
@@ -153,13 +157,16 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     scale = SMALL if options.size == "demo" else FULL
     bench = Bench(options.size, scale.config())
     rng = np.random.default_rng(0)
+    requests = {count: Request(scale.state, count * [scale.question]) for count in scale.counts}
+    asked = {
+        count: [random_plan(request, rng, vocabulary=bench.vocabulary) for _ in range(options.repeats + 1)]
+        for count, request in requests.items()
+    }
+    bench.compile([plans[0] for plans in asked.values()])
     rows = []
     ways = options.way or list(bench.ways)
     print(f"{'questions':>9}{'tokens':>8}", *(f"{way:>11}" for way in ways))
-    for count in scale.counts:
-        request = Request(scale.state, count * [scale.question])
-        plans = [random_plan(request, rng, vocabulary=bench.vocabulary) for _ in range(options.repeats + 1)]
-        bench.compile(plans[:1])
+    for count, plans in asked.items():
         samples = {way: bench.milliseconds(way, plans) for way in ways}
         medians = {way: statistics.median(found) for way, found in samples.items()}
         rows.append({"questions": count, "tokens": plans[0].tokens, "ms": medians, "samples_ms": samples})

@@ -12,20 +12,21 @@ import numpy as np
 from jaxtyping import Float64
 
 from flide_jax.checkpoints import Placement
+from flide_jax.checkpoints.store import PAGES_PER_SLOT
 from flide_jax.engine import Engine
 from flide_jax.engine.ablation import Logits
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.program import precision
 from flide_jax.layout import lay_out
+from flide_jax.models.pool import bytes_of
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Answer, Request
 from flide_jax.verification import compare, option_probabilities
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 
 type Probabilities = dict[str, Float64[np.ndarray, " _"]]
 """Of the options of each question of a request, by the question's name."""
 
-# Device memory for the one checkpoint at a time that is resumed.
-_CHECKPOINT_BYTES = 1_000_000_000
 _ALL_BUT_THE_END = Placement(shortest=2, margin=1, step=1)
 
 
@@ -136,9 +137,10 @@ def padded(ladder: Ladder) -> Iterator[float]:
 def resumed(ladder: Ladder) -> Iterator[float]:
     """Each request a second time, from a checkpoint of its own state."""
     engine, longest = ladder.engine, max(plan.tokens for plan in ladder.plans)
+    one_of_each = engine.program.family.abstract_pool(engine.program.architecture, pages=1, slots=1, dtype=engine.dtype)
     config = dataclasses.replace(
         engine.config,
-        checkpoint_bytes=_CHECKPOINT_BYTES,
+        checkpoint_bytes=_enough(*bytes_of(one_of_each), tokens=longest),
         placement=_ALL_BUT_THE_END,
         max_request_tokens=longest,
         bundle=None,
@@ -152,6 +154,12 @@ def resumed(ladder: Ladder) -> Iterator[float]:
             executables.logits([plan])
             found += executables.logits([plan])
     return ladder.compared(list(map(engine_answers(engine), ladder.requests, found)))
+
+
+def _enough(page_bytes: int, slot_bytes: int, *, tokens: int) -> int:
+    """Bytes for two checkpoints of so many tokens, or of as many as a store has pages for a slot."""
+    pages = max(PAGES_PER_SLOT, -(-tokens // PAGE_ROWS))
+    return 2 * -(-pages // PAGES_PER_SLOT) * (slot_bytes + PAGES_PER_SLOT * page_bytes)
 
 
 RUNGS: dict[str, tuple[str, Callable[[Ladder], Iterator[float]]]] = {
