@@ -31,6 +31,7 @@ from experiments import records
 from experiments.latency import program, random_plan
 from experiments.model_sizes import SIZES
 from flide_jax.checkpoints import Placement
+from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.model_directory import demo_directory, describe
@@ -104,7 +105,8 @@ class Bench:
         """The executables that these plans need, side by side."""
         ladder = self.run.growing_ladder if growing else self.run.ladder
         wanted = {ladder.smallest_for(Demand.of(plan)) for plan in plans} - set(self.run.compiled)
-        self.run.compiled |= dict(self.program.compile_all(sorted(wanted, key=lambda capacity: capacity.tokens)))
+        needed = sorted(wanted, key=lambda capacity: capacity.tokens)
+        self.run.compiled |= serialised.executables(self.program, needed, processes=serialised.default_processes())
 
     def seconds(self, plan: Plan) -> tuple[float, int]:
         """Of one request, and how many tokens of its state were resumed."""

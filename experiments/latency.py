@@ -7,11 +7,15 @@ plan to logits). How to read the result: `lone` is the whole way; `host` the par
 the time a call takes when others wait behind it, so that the host is hidden; `floor` the arithmetic of the products,
 attention and recurrence at 790 TFLOP/s, or the weights read once at 4.3 TB/s where that is more.
 
+`--profile` takes the lengths of a workload's own requests instead (`profiles/`), each in a capacity of its own.
+
 Run as `python -m experiments.latency` on one accelerator. Records go to `results/latency.jsonl`.
 """
 
 import argparse
+import functools
 import json
+import operator
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -23,10 +27,11 @@ import numpy as np
 
 from experiments import records
 from experiments.model_sizes import SIZES
+from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.program import Program
-from flide_jax.layout import Demand, lay_out
+from flide_jax.layout import Capacity, Demand, Ladder, form_rounds, lay_out
 from flide_jax.models import families
 from flide_jax.models.params import total_bytes
 from flide_jax.models.qwen3_5 import Qwen35Config
@@ -36,6 +41,7 @@ from pallas_kernels.bench import BYTES_PER_SECOND, OPERATIONS_PER_SECOND
 from pallas_kernels.trees import WORKLOADS, Request
 
 LABELS = 38
+PROFILES = Path(__file__).parent / "profiles"
 
 # The original engine (0.1.4) on one H200, bfloat16: ms of a lone request, requests a second of 64 queued.
 ORIGINAL = {
@@ -55,13 +61,31 @@ def program(size: Qwen35Config, config: EngineConfig) -> Program:
         dtype=config.resolved_dtype(),
         implementation=config.implementation,
         ablation=config.ablation,
+        batch_invariant=config.batch_invariant,
     )
 
 
-def executables(size: Qwen35Config, config: EngineConfig) -> Executables:
-    """An engine's executables for random weights."""
+def executables(size: Qwen35Config, config: EngineConfig, queues: Sequence[Sequence[Plan]] = ()) -> Executables:
+    """An engine's executables for random weights; those that these queues need are compiled, side by side."""
     made = program(size, config)
-    return Executables.of(made, made.initialise(jax.random.key(0)), config)
+    needed = sorted(capacities(config.ladder(), queues), key=lambda capacity: capacity.tokens)
+    compiled = serialised.executables(made, needed, processes=serialised.default_processes())
+    return Executables.of(made, made.initialise(jax.random.key(0)), config, compiled=compiled)
+
+
+def capacities(ladder: Ladder, queues: Sequence[Sequence[Plan]]) -> set[Capacity]:
+    """What the rounds of these queues run in."""
+    found = set()
+    for plans in queues:
+        demands = [Demand.of(plan) for plan in plans]
+        for members in form_rounds(demands, ladder.largest):
+            found.add(ladder.smallest_for(functools.reduce(operator.add, (demands[i] for i in members))))
+    return found
+
+
+def read_profile(path: Path) -> list[Request]:
+    """The requests of a profile."""
+    return [Request(state, branches) for state, branches in json.loads(path.read_text("utf-8"))]
 
 
 def random_plan(request: Request, rng: np.random.Generator, *, vocabulary: int) -> Plan:
@@ -105,13 +129,12 @@ def measure(run: Executables, plans: Sequence[Plan]) -> dict[str, Any]:
         host.append(time.perf_counter() - begin)
         np.asarray(logits)
         lone.append(time.perf_counter() - begin)
-    stream = lay_out([plans[0]])
-    capacity = run.ladder.smallest_for(Demand.of(plans[0]))
+    rounds = [(lay_out([plan]), run.ladder.smallest_for(Demand.of(plan))) for plan in plans[:10]]
 
     def queue() -> Any:
-        return [run.dispatch(stream, capacity) for _ in range(10)]
+        return [run.dispatch(*one) for one in rounds]
 
-    busy = [_seconds(queue) / 10 for _ in range(3)]
+    busy = [_seconds(queue) / len(rounds) for _ in range(3)]
     low, high = (1e3 * q for q in np.quantile(lone, (0.1, 0.9)))
     return {
         "lone_ms": 1e3 * statistics.median(lone),
@@ -119,7 +142,7 @@ def measure(run: Executables, plans: Sequence[Plan]) -> dict[str, Any]:
         "lone_ms_p90": high,
         "host_ms": 1e3 * statistics.median(host),
         "busy_ms": 1e3 * min(busy),
-        "capacity": capacity.tokens,
+        "capacity": statistics.median(capacity.tokens for _, capacity in rounds),
         "samples_ms": [round(1e3 * one, 4) for one in lone],
     }
 
@@ -140,6 +163,9 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", action="append", choices=[*SIZES], help="0.8B and 4B by default")
     parser.add_argument("--workload", action="append", choices=[*WORKLOADS], help="all six by default")
+    parser.add_argument(
+        "--profile", action="append", default=[], choices=sorted(p.stem for p in PROFILES.glob("*.json"))
+    )
     parser.add_argument("--repeats", type=int, default=30, help="lone requests of each workload")
     parser.add_argument("--queued", type=int, nargs="*", default=[8, 64], help="requests that wait together")
     parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
@@ -147,19 +173,28 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     options = parser.parse_args(arguments)
     found = []
     columns = ("lone", "p10", "p90", "host", "busy", "floor", "original")
-    print(f"{'ms':22}", *(f"{column:>8}" for column in columns), " queued/s")
+    print(f"{'ms':26}", *(f"{column:>8}" for column in columns), " queued/s")
+    cases = {name: WORKLOADS[name] for name in options.workload or ([] if options.profile else WORKLOADS)}
+    cases |= {name: read_profile(PROFILES / f"{name}.json") for name in options.profile}
     for name in options.size or ["0.8B", "4B"]:
-        size = SIZES[name]
-        run = executables(size, EngineConfig(implementation=options.implementation))
-        for workload in options.workload or WORKLOADS:
-            requests = WORKLOADS[workload]
-            rng = np.random.default_rng(0)
-            plans = [random_plan(requests[0], rng, vocabulary=size.vocabulary) for _ in range(options.repeats + 5)]
-            measure(run, plans[:5])  # compiles, and warms up
-            record = measure(run, plans[5:]) | {"size": name, "workload": workload}
-            record["floor_ms"] = 1e3 * floor(size, requests)
-            record["queued"] = {n: throughput(run, [plans[i % len(plans)] for i in range(n)]) for n in options.queued}
-            record["original"] = ORIGINAL.get((name, workload))
+        size, rng = SIZES[name], np.random.default_rng(0)
+        plans = {
+            case: [
+                random_plan(requests[i % len(requests)], rng, vocabulary=size.vocabulary)
+                for i in range(options.repeats)
+            ]
+            for case, requests in cases.items()
+        }
+        queues = {case: {n: [of[i % len(of)] for i in range(n)] for n in options.queued} for case, of in plans.items()}
+        needed = [queue for of in queues.values() for queue in of.values()] + [[p] for of in plans.values() for p in of]
+        run = executables(size, EngineConfig(implementation=options.implementation), needed)
+        for case, lone in plans.items():
+            measure(run, lone)  # warms up
+            record = measure(run, lone) | {"size": name, "workload": case}
+            used = [cases[case][i % len(cases[case])] for i in range(options.repeats)]
+            record["floor_ms"] = 1e3 * statistics.median(floor(size, [request]) for request in used)
+            record["queued"] = {n: throughput(run, queue) for n, queue in queues[case].items()}
+            record["original"] = ORIGINAL.get((name, case))
             found.append(records.append(options.results, record | {"implementation": options.implementation}))
             print(_line(record), flush=True)
         del run
@@ -170,7 +205,7 @@ def _line(record: dict[str, Any]) -> str:
     original = record["original"] or (float("nan"), float("nan"))
     queued = " ".join(f"{n}: {rate:.1f}" for n, rate in record["queued"].items())
     return (
-        "{size:5} {workload:16} {lone_ms:8.2f} {lone_ms_p10:8.2f} {lone_ms_p90:8.2f} {host_ms:8.2f} {busy_ms:8.2f} "
+        "{size:5} {workload:20} {lone_ms:8.2f} {lone_ms_p10:8.2f} {lone_ms_p90:8.2f} {host_ms:8.2f} {busy_ms:8.2f} "
         "{floor_ms:8.2f}".format_map(record)
         + f" {original[0]:8.2f}  {queued} (original 64: {original[1]})"
     )

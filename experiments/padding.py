@@ -8,25 +8,17 @@ because of their branches, reads or chunks.
 Run as `python -m experiments.padding`; it needs no accelerator. Records go to `results/padding.jsonl`.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments import records
-from experiments.latency import random_plan
+from experiments.latency import PROFILES, random_plan, read_profile
 from flide_jax.layout import Capacity, Demand, Ladder, form_rounds
 from flide_jax.layout.capacity import RUNGS
 from pallas_kernels.trees import Request
 
-PROFILES = Path(__file__).parent / "profiles"
 QUEUED = 64
-
-
-def read_profile(path: Path) -> list[Request]:
-    """The requests of a profile."""
-    return [Request(state, branches) for state, branches in json.loads(path.read_text("utf-8"))]
 
 
 def measure(requests: list[Request], ladder: Ladder) -> dict[str, Any]:

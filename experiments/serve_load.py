@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from experiments import records
-from experiments.padding import PROFILES, read_profile
+from experiments.latency import PROFILES, read_profile
 from experiments.random_checkpoint import write_checkpoint
 from flide_jax.engine.model_directory import demo_directory
 from flide_jax.prompts.format import PromptFormat

@@ -56,9 +56,20 @@ def run(
     raise ExceptionGroup(f"{op}: no implementation can run", refusals)
 
 
+def check_batch_invariant(op: str, name: str, *, on_cpu: bool = False) -> None:
+    """For an implementation that cannot promise bits that depend on a row's own text alone.
+
+    Raises NotImplementedError; with `on_cpu` only elsewhere than on a CPU, where the implementation promises them.
+    """
+    if not on_cpu:
+        raise NotImplementedError(f"{op} by {name} has no batch-invariant form")
+    if _device().platform != "cpu":
+        raise NotImplementedError(f"{op} by {name} has a batch-invariant form for a CPU only, not for {device_kind()}")
+
+
 def _call(name: str, table: Mapping[str, Callable[..., Any]], *args: Any, **options: Any) -> Any:
     kind = device_kind()
-    if name == "pallas" and not any(model in kind for model in HOPPER):
+    if name == "pallas" and not is_hopper():
         raise NotImplementedError(f"the pallas kernels are for {', '.join(HOPPER)}, not for {kind}")
     if name == "triton" and not _runs_triton(_device()):
         lowest = ".".join(map(str, TRITON_CAPABILITY))
@@ -69,6 +80,11 @@ def _call(name: str, table: Mapping[str, Callable[..., Any]], *args: Any, **opti
 def device_kind() -> str:
     """What is compiled for: the device of an abstract mesh where one is set, else the first device."""
     return _device().device_kind
+
+
+def is_hopper() -> bool:
+    """Whether the Pallas kernels run on what is compiled for."""
+    return any(model in device_kind() for model in HOPPER)
 
 
 def _device() -> Any:

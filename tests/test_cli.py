@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -17,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flide_jax import verification
-from flide_jax.cli import main
+from flide_jax.cli import main, verify
 from flide_jax.cli.arguments import DTYPES
 from flide_jax.engine.config import DTypeName
 from flide_jax.prompts.format import PromptFormat
@@ -194,6 +195,29 @@ class TestVerify:
         assert status == 1
         assert "EXCEEDED" in out
 
+    def test_a_promise_of_the_same_bits(self, flide, write, tiny_model, monkeypatch):
+        """Kept; then broken in the last row alone, which is status 1 and named."""
+        rows = write("r.jsonl", *(REQUEST | {"state": state} for state in ("Other.", "A longer state, this.")))
+        options = ("--model", tiny_model, "--capacities", "256", "512", "--batch-invariant")
+        status, out, _ = flide("verify", rows, *options)
+        assert status == 0 and "kept" in out and "4 of 4" in out
+        right = verify._compare_bits
+
+        def wrong(*arguments):
+            *others, (_, last) = right(*arguments)
+            return [*others, ("r.jsonl:2, ä.b", replace(last, same=last.same - 1, first=(1, 1)))]
+
+        monkeypatch.setattr(verify, "_compare_bits", wrong)
+        status, out, _ = flide("verify", rows, *options)
+        assert status == 1 and "BROKEN" in out and "r.jsonl:2, ä.b" in out
+
+    def test_bits_that_nobody_promised(self, flide, write, tiny_model):
+        rows = write("r.jsonl", *(REQUEST | {"state": " ".join(n * ["state"])} for n in range(20, 28)))
+        status, out, _ = flide("verify", rows, "--model", tiny_model, "--capacities", "128", "1024", "--same-bits")
+        assert status == 0
+        assert "not given by this engine" in out
+        assert "r.jsonl:" in out.split("all in rounds")[1]
+
     def test_a_bad_row_is_status_2(self, flide, write, tiny_model):
         status, out, err = flide("verify", write("r.jsonl", b"{}", REQUEST), "--model", tiny_model)
         assert status == 2
@@ -269,7 +293,7 @@ class TestMemory:
         status, out, err = flide(*command, "--json")
         assert (status, err, out.count("\n")) == (0, "", 1)
         found = json.loads(out)
-        assert list(found) == ["dtype", "device", "weights", "capacities", "peak"]
+        assert list(found) == ["dtype", "device", "batch_invariant", "weights", "capacities", "peak"]
         assert (found["dtype"], [one["tokens"] for one in found["capacities"]]) == ("float32", [64, 128])
         *_, largest = found["capacities"]
         assert found["peak"] == found["weights"] + sum(largest[name] for name in largest if name != "tokens")

@@ -45,7 +45,15 @@ ONLY = {
     "flide_jax/reference": {"flide_jax.reference", "numpy", "jaxtyping", "ml_dtypes", "safetensors"},
 }
 # What a user meets; what computes knows none of it.
-OUTER = {"flide_jax.cli", "flide_jax.drawing", "flide_jax.serving", "flide_jax.verification", "flide_jax.ladder"}
+OUTER = {
+    "flide_jax.cli",
+    "flide_jax.drawing",
+    "flide_jax.serving",
+    "flide_jax.verification",
+    "flide_jax.same_bits",
+    "flide_jax.first_difference",
+    "flide_jax.ladder",
+}
 NEVER = {
     "pallas_kernels": {"flide_jax", "experiments", "notebooks", "tests"},
     "flide_jax": {"experiments", "notebooks", "tests", "torch"},

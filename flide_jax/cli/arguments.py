@@ -25,7 +25,7 @@ Any other name, and - (standard input), may hold either. One request:
 _STATUS = """
 Exit status:
   0    done
-  1    verify: a difference is more than rounding in this dtype explains
+  1    verify: a difference is more than rounding in this dtype explains, or bits that were promised differ
   2    something could not be done: standard error says what and where, unless the reader of the output has left
   130  interrupted
 """
@@ -69,9 +69,15 @@ def parser(version: str) -> argparse.ArgumentParser:
         "answer every question forked and alone, and compare",
         "Answers every question twice: forked from the state that all questions of its request share, and alone, as a "
         "text of its own. Prints how far the probabilities differ, and exits with status 1 where the difference is "
-        "more than rounding in this dtype explains.",
+        "more than rounding in this dtype explains. --batch-invariant implies --same-bits.",
     )
     _add_engine(verify)
+    verify.add_argument(
+        "--same-bits",
+        action="store_true",
+        help="also ask every request alone, question by question, in rounds, in other orders and through other "
+        "capacities, and say how many answers keep their bits; with --batch-invariant, status 1 if one does not",
+    )
     verify.add_argument("--per-question", action="store_true", help="also print a line for each question")
     verify.add_argument(
         "--ladder",
@@ -93,6 +99,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     inspect.add_argument("--all", action="store_true", help="draw every request, not only those of the first rounds")
     inspect.add_argument("--memory", action="store_true", help="say how much memory the model needs")
     _add_dtype(inspect, "with --memory; ")
+    _add_batch_invariant(inspect, "with --memory: ")
     inspect.add_argument("--json", action="store_true", help="with --memory: in bytes, as one line of JSON")
 
     warm = _command(
@@ -107,8 +114,15 @@ def parser(version: str) -> argparse.ArgumentParser:
     )
     _add_dtype(warm)
     _add_capacities(warm)
+    _add_batch_invariant(warm)
     _add_checkpoints(warm)
     warm.add_argument("--bundle", metavar="DIR", required=True, help="a new or empty directory")
+    warm.add_argument(
+        "--processes",
+        type=_workers,
+        metavar="N",
+        help="processes that compile side by side; default: one for each processor for a GPU, 1 for a CPU",
+    )
 
     serve = _command(
         commands,
@@ -165,16 +179,17 @@ def check(arguments: argparse.Namespace) -> None:
         raise CommandError(f"--memory is about the model alone and reads no requests, but {arguments.file} was given")
     if arguments.memory and arguments.all:
         raise CommandError("--all draws requests, of which --memory reads none")
-    if not arguments.memory and (arguments.json or arguments.dtype):
-        raise CommandError(f"{'--json' if arguments.json else '--dtype'} goes with --memory only")
+    for option in ("json", "dtype", "batch_invariant"):
+        if not arguments.memory and getattr(arguments, option):
+            raise CommandError(f"--{option.replace('_', '-')} goes with --memory only")
 
 
 def _check_url(arguments: argparse.Namespace) -> None:
     if not arguments.url.startswith(("http://", "https://")):
         raise CommandError(f"--url must begin with http:// or https://, got {arguments.url}")
-    for option in ("model", "demo", "dtype", "capacities", "bundle"):
+    for option in ("model", "demo", "dtype", "capacities", "batch_invariant", "bundle"):
         if getattr(arguments, option):
-            raise CommandError(f"--{option} is about a model here, and --url asks a server")
+            raise CommandError(f"--{option.replace('_', '-')} is about a model here, and --url asks a server")
 
 
 def _command(
@@ -211,6 +226,7 @@ def _workers(text: str) -> int:
 def _add_engine(command: argparse.ArgumentParser) -> None:
     _add_dtype(command)
     _add_capacities(command)
+    _add_batch_invariant(command)
     command.add_argument("--bundle", metavar="DIR", help="load executables that `warm` made instead of compiling them")
 
 
@@ -222,6 +238,14 @@ def _add_checkpoints(command: argparse.ArgumentParser) -> None:
         metavar="GB",
         help="device memory for checkpoints of growing states: a request whose state begins as a former one's computes "
         "the rest of it alone; default: 0, none",
+    )
+
+
+def _add_batch_invariant(command: argparse.ArgumentParser, when: str = "") -> None:
+    command.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help=f"{when}give every answer the same bits whatever it is answered with; on a CPU, or in bfloat16 on Hopper",
     )
 
 

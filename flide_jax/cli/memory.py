@@ -27,6 +27,7 @@ def inspect_memory(arguments: Namespace) -> int:
         found = {
             "dtype": program.dtype.name,
             "device": device_kind(),
+            "batch_invariant": program.batch_invariant,
             "weights": use.weights,
             "capacities": [dict(zip(names, one, strict=True)) for one in rounds],
             "peak": use.peak,
@@ -34,7 +35,8 @@ def inspect_memory(arguments: Namespace) -> int:
         write_lines([json.dumps(found)])
         return 0
     console = open_console()
-    console.print(f"weights {program.dtype.name}, executables for {device_kind()}")
+    mode = ", batch-invariant" if program.batch_invariant else ""
+    console.print(f"weights {program.dtype.name}, executables for {device_kind()}{mode}")
     console.print(draw_memory(use.weights, rounds, use.peak))
     return 0
 

@@ -14,14 +14,17 @@ from flide_jax.prompts.format import PromptFormat
 def engine_config(arguments: Namespace, *, bundle: str | None = None) -> EngineConfig:
     """The choices of an engine. Raises CommandError where they are none."""
     try:
-        return EngineConfig(
+        config = EngineConfig(
             dtype=arguments.dtype,
             capacities=tuple(arguments.capacities) if arguments.capacities else None,
             bundle=bundle,
+            batch_invariant=arguments.batch_invariant,
             checkpoint_bytes=round(1e9 * getattr(arguments, "checkpoint_gb", 0.0)),
         )
+        config.check_device()
     except ValueError as error:
         raise CommandError(str(error)) from None
+    return config
 
 
 def load_engine(arguments: Namespace) -> Engine:

@@ -107,7 +107,8 @@ class _Loading(threading.Thread):
         self.device = LocalDevice(engine, config=config, observe=self._metrics.ran)
         self._metrics.watch_device(self.device)
         self._running.start(engine.planner, self.device, dtype=engine.dtype.name)
-        say(f"{self._address} serves {self._name}, {engine.dtype.name}")
+        mode = ", batch-invariant" if engine.config.batch_invariant else ""
+        say(f"{self._address} serves {self._name}, {engine.dtype.name}{mode}")
 
 
 def _read_keys(arguments: Namespace) -> keys.Keys:

@@ -8,7 +8,7 @@ from flide_jax.cli.console import open_console
 from flide_jax.cli.model import engine_config, load_program
 from flide_jax.cli.terminal import note
 from flide_jax.drawing.memory import draw_files, in_bytes
-from flide_jax.engine import bundle
+from flide_jax.engine import bundle, serialised
 
 
 def warm(arguments: Namespace) -> int:
@@ -19,7 +19,8 @@ def warm(arguments: Namespace) -> int:
     bundle.prepare(directory)
     begin = time.perf_counter()
     files = []
-    for capacity, size in bundle.save(directory, program, program.compile_all(program.capacities(config.ladder()))):
+    processes = arguments.processes or serialised.default_processes()
+    for capacity, size in bundle.save(directory, program, program.capacities(config.ladder()), processes=processes):
         note(f"compiled {capacity.tokens} tokens")
         files.append((capacity.tokens, size))
     total = in_bytes(sum(size for _, size in files))

@@ -6,10 +6,13 @@ from rich.table import Table
 
 from flide_jax.drawing.text import one_line, plain_table
 from flide_jax.ladder import Rung
+from flide_jax.same_bits import BitsComparison
 from flide_jax.verification import QuestionComparison
 
 type Found = tuple[str, QuestionComparison]
 """A question with what its request is called."""
+type Kept = tuple[str, BitsComparison]
+"""One more way of asking, with the place of the first answer that differs."""
 
 
 def draw_verdict(found: Sequence[Found], *, dtype: str, tolerance: float) -> Table:
@@ -31,6 +34,25 @@ def draw_verdict(found: Sequence[Found], *, dtype: str, tolerance: float) -> Tab
     table.add_row("same bits", "all" if same == len(found) else f"{same} of {len(found)}")
     verdict = "within" if worst.largest_difference <= tolerance else "EXCEEDED"
     table.add_row("tolerance of |dp|", f"{tolerance:g} for {dtype}: {verdict}")
+    return table
+
+
+def draw_bits(kept: Sequence[Kept], *, promised: bool) -> Table:
+    """How many answers keep the bits that they have alone, in each way of asking; of all groups of rows together.
+
+    Args:
+        kept: at least one; those of one way are added up.
+        promised: whether all of them have to.
+    """
+    table = plain_table("asked", "same bits as alone", "first that differs", names=("first that differs",))
+    for way in dict.fromkeys(one.way for _, one in kept):
+        of_way = [(place, one) for place, one in kept if one.way == way]
+        questions, same = (sum(getattr(one, name) for _, one in of_way) for name in ("questions", "same"))
+        place = next((place for place, one in of_way if one.first is not None), "")
+        table.add_row(way, f"{same} of {questions}", one_line(place, limit=60))
+    broken = any(one.first is not None for _, one in kept)
+    verdict = ("BROKEN" if broken else "kept") if promised else "not given by this engine"
+    table.add_row("promise of the same bits", verdict, "")
     return table
 
 

@@ -9,7 +9,6 @@ user names, and only if directory and files belong to the user or root and nobod
 sums in the manifest find damage, not forgery.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -18,16 +17,15 @@ import json
 import os
 import platform
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental import serialize_executable
-from jax.experimental.compilation_cache import compilation_cache
 
-from flide_jax.engine.program import CONCURRENT_TOKENS, Program, compiler_options, precision
+from flide_jax.engine import serialised
+from flide_jax.engine.program import CONCURRENT_TOKENS, Program, compiler_options
 from flide_jax.layout import Capacity
 from flide_jax.models.checkpoint_files import in_one_line
 
@@ -64,30 +62,29 @@ def prepare(directory: Path) -> None:
 
 
 def save(
-    directory: Path, program: Program, executables: Iterable[tuple[Capacity, jax.stages.Compiled]]
+    directory: Path, program: Program, capacities: Sequence[Capacity], *, processes: int = 1
 ) -> Iterator[tuple[Capacity, int]]:
-    """Write a bundle into a directory that `prepare` made: (capacity, bytes) as they are written.
+    """Compile in so many processes, and write a bundle into a directory that `prepare` made.
 
-    The manifest comes last: a directory without one is none. The executables are to be compiled as they are iterated
-    over, not before: meanwhile jax's own cache on disk is off.
+    Yields (capacity, bytes) as they are written. The manifest comes last: a directory without one is none.
 
     Raises BundleError: the executables cannot be serialised here, or the directory cannot be written to.
     """
     manifest: dict[str, Any] = {"format": FORMAT, "depends_on": depends_on(program)}
     entries: list[dict[str, Any]] = []
     try:
-        with _without_jax_cache():
-            for capacity, compiled in executables:
-                payload = _serialise(compiled)
-                family = "growing.executable" if capacity.is_growing else "executable"
-                name, sha256 = f"{capacity.tokens}.{family}", hashlib.sha256(payload).hexdigest()
-                _write(directory / name, payload)
-                entries.append({"file": name, "sha256": sha256, "capacity": dataclasses.asdict(capacity)})
-                yield capacity, len(payload)
+        for capacity, payload in serialised.compile_all(program, capacities, processes=processes):
+            family = "growing.executable" if capacity.is_growing else "executable"
+            name, sha256 = f"{capacity.tokens}.{family}", hashlib.sha256(payload).hexdigest()
+            _write(directory / name, payload)
+            entries.append({"file": name, "sha256": sha256, "capacity": dataclasses.asdict(capacity)})
+            yield capacity, len(payload)
         manifest["executables"] = sorted(entries, key=lambda entry: entry["capacity"]["tokens"])
         unfinished = directory / f"{MANIFEST}.unfinished"
         _write(unfinished, json.dumps(manifest, indent=1).encode())
         unfinished.replace(directory / MANIFEST)
+    except serialised.SerialisationError as error:
+        raise BundleError(f"this executable cannot be serialised: {error}") from None
     except OSError as error:
         raise BundleError(f"{error.filename or directory}: {error.strerror}") from None
 
@@ -103,7 +100,6 @@ def load(directory: Path, program: Program, capacities: Sequence[Capacity]) -> d
     except OSError as error:
         raise BundleError(f"{directory}: {error.strerror}") from None
     files = _files(directory, _manifest(directory), program)
-    _start_lapack()
     wanted = [capacity for capacity in capacities if capacity in files]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         loaded = list(pool.map(lambda capacity: _load(directory, *files[capacity], program, capacity), wanted))
@@ -112,7 +108,7 @@ def load(directory: Path, program: Program, capacities: Sequence[Capacity]) -> d
 
 def depends_on(program: Program) -> dict[str, Any]:
     """Everything that the program's executables depend on, but for their capacity, as JSON has it."""
-    device = _device()
+    device = serialised.device()
     found = {
         "architecture": {"kind": type(program.architecture).__name__, **dataclasses.asdict(program.architecture)},
         "labels": int(program.label_ids.size),
@@ -123,9 +119,11 @@ def depends_on(program: Program) -> dict[str, Any]:
         if program.implementation is None or isinstance(program.implementation, str)
         else dict(program.implementation),
         "selective_readout": program.ablation.selective_readout,
+        "batch_invariant": program.batch_invariant,
         "checkpoints": None if program.store is None else dataclasses.asdict(program.store),
         "xla_options": {
-            f"from {tokens} tokens": compiler_options(program.ablation, tokens) for tokens in (1, CONCURRENT_TOKENS + 1)
+            f"from {tokens} tokens": compiler_options(program.ablation, tokens, batch_invariant=program.batch_invariant)
+            for tokens in (1, CONCURRENT_TOKENS + 1)
         },
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "matmul_precision": jax.config.jax_default_matmul_precision,
@@ -150,12 +148,6 @@ def sources_hash() -> str:
     return total.hexdigest()
 
 
-def _device() -> jax.Device:
-    """Where a program without a device of its own runs."""
-    chosen = jax.config.jax_default_device
-    return chosen if isinstance(chosen, jax.Device) else jax.devices(chosen)[0]
-
-
 def _versions(on: str) -> dict[str, str]:
     found = {}
     for name in ("jax", "jaxlib", *(_CUDA_PACKAGES if on == "gpu" else ())):
@@ -176,50 +168,14 @@ def _processor() -> str:
     return f"{platform.machine()} {hashlib.sha256(instructions.encode()).hexdigest()[:12]}"
 
 
-@contextlib.contextmanager
-def _without_jax_cache() -> Iterator[None]:
-    """What jax loads from its own cache on disk lacks functions once it is serialised again, at least on a CPU.
-
-    The cache has no switch but that of the whole process.
-    """
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # it looks at the switch when it is first used, and then no more
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-        compilation_cache.reset_cache()
-
-
-def _start_lapack() -> None:
-    """On a CPU a triangular solve calls LAPACK, which jax binds when it lowers one: unbound it would be a crash."""
-    if _device().platform == "cpu":
-        system = jax.ShapeDtypeStruct((2, 2), "float32")
-        jax.jit(jax.scipy.linalg.solve_triangular).lower(system, system)
-
-
-def _serialise(compiled: jax.stages.Compiled) -> bytes:
-    try:
-        payload, _, _ = serialize_executable.serialize(compiled)
-    except Exception as error:  # what the plugins raise is not documented
-        raise BundleError(f"this executable cannot be serialised: {in_one_line(error)}") from None
-    return payload
-
-
 def _load(directory: Path, name: str, sha256: str, program: Program, capacity: Capacity) -> jax.stages.Compiled:
     file = directory / name
     payload = _read(file)
     if hashlib.sha256(payload).hexdigest() != sha256:
         raise BundleError(f"{file}: damaged, its SHA-256 is not that in {MANIFEST}")
-    buffer = jax.ShapeDtypeStruct((program.layout(capacity).size,), "int32")
-    params, *pool = program.arguments(capacity)
-    arguments = jax.tree.structure(((params, buffer, *pool), {}))
-    results = jax.tree.structure((0, *pool) if pool else 0)
     try:
-        with precision(program.dtype):
-            return serialize_executable.deserialize_and_load(payload, arguments, results, execution_devices=[_device()])
-    except Exception as error:  # as above
+        return serialised.deserialise(program, capacity, payload)
+    except Exception as error:  # what the plugins raise is not documented
         raise BundleError(f"{file}: cannot be loaded: {in_one_line(error)}") from None
 
 

@@ -12,6 +12,7 @@ from flide_jax.engine.ablation import Ablation
 from flide_jax.layout import Ladder
 from flide_jax.layout.capacity import RUNGS
 from pallas_kernels import dispatch
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 
 DTypeName = Literal["bfloat16", "float32", "float64"]
 
@@ -19,6 +20,16 @@ DTypeName = Literal["bfloat16", "float32", "float64"]
 @dataclasses.dataclass(frozen=True)
 class EngineConfig:
     """Runtime choices of an engine.
+
+    With `batch_invariant` the same request gets the same bits from the same executables' versions, weights, dtype and
+    device, alone, in any round, at any capacity and in any order, and a question gets those that it gets alone behind
+    its state. Why: a request's state is one piece of the stream and each of its questions another. Products sum over
+    their columns in one order however many rows there are; attention and recurrence begin a chunk of 64 rows at each
+    piece, and a chunk meets the same chunks before it wherever these stand; norms, gates, rotary positions and readout
+    are one row's, and no library or rounding is chosen by the number of rows. What a question alone means is one
+    state and one branch: as a single text, state and question together, it is cut into other chunks, and equal but for
+    rounding. A state that resumes from a checkpoint is cut where the checkpoint ends, and meets its former keys in
+    pages: it has the bits of the same steps again, not those of a fresh state. So checkpoints are refused here.
 
     Attributes:
         dtype: of activations and matrices. None: bfloat16 on an accelerator; float32 on a CPU, where bfloat16 saves
@@ -33,11 +44,13 @@ class EngineConfig:
         placement: which states leave a checkpoint, and where.
         bundle: a directory of executables that `flide-jax warm` made of this model with these choices. They are loaded
             where they would be compiled; see `flide_jax.engine.bundle`. Loading one may run code that it holds.
+        batch_invariant: the bits of an answer do not depend on what it is answered with (above). Costs a few per cent.
+            On a CPU, or in bfloat16 on Hopper.
         ablation: what the engine goes without, for experiments.
 
     Raises:
         ValueError: an unknown dtype or implementation, capacities that do not ascend, a bundle for an engine that runs
-            no executable, or checkpoints for one that does not fork.
+            no executable, checkpoints for one that does not fork, or what cannot be batch-invariant.
     """
 
     dtype: DTypeName | None = None
@@ -47,6 +60,7 @@ class EngineConfig:
     checkpoint_bytes: int = 0
     placement: Placement = Placement()
     bundle: str | Path | None = None
+    batch_invariant: bool = False
     ablation: Ablation = Ablation()
 
     def __post_init__(self) -> None:
@@ -61,6 +75,33 @@ class EngineConfig:
             raise ValueError(f"checkpoint_bytes must be 0 or more, got {self.checkpoint_bytes}")
         if self.checkpoint_bytes and not self.ablation.forks:
             raise ValueError("an engine without forks has no states by themselves, so it cannot keep checkpoints")
+        if self.batch_invariant:
+            self._check_batch_invariant()
+
+    def _check_batch_invariant(self) -> None:
+        ablation, smallest = self.ablation, min(self.capacities or (CHUNK_ROWS,))
+        refusals = {
+            "with checkpoints: a state that resumes is cut elsewhere than a fresh one": self.checkpoint_bytes > 0,
+            "without forks: a question is cut elsewhere than behind its state": not ablation.forks,
+            "op by op: each op would be compiled for itself": ablation.op_by_op,
+            "without selective readout: the last layer is another one": not ablation.selective_readout,
+            # Kernels are for whole chunks, and another op would stand in for them.
+            f"in a capacity of {smallest} tokens, only from {CHUNK_ROWS} on": smallest < CHUNK_ROWS,
+        }
+        for refusal, applies in refusals.items():
+            if applies:
+                raise ValueError(f"an engine cannot be batch-invariant {refusal}")
+
+    def check_device(self) -> None:
+        """Raises ValueError: batch-invariant on a default device whose products are a library's."""
+        if not self.batch_invariant or jax.default_backend() == "cpu":
+            return
+        kind, dtype = dispatch.device_kind(), self.resolved_dtype().name
+        if dtype != "bfloat16" or not any(model in kind for model in dispatch.HOPPER):
+            models = ", ".join(dispatch.HOPPER)
+            raise ValueError(
+                f"an engine can be batch-invariant on a CPU, and in bfloat16 on {models}, not in {dtype} on {kind}"
+            )
 
     def resolved_dtype(self) -> np.dtype:
         """The dtype on the default backend."""

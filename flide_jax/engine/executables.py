@@ -63,8 +63,12 @@ class Executables:
         compiled: Mapping[Capacity, Run] = MappingProxyType({}),
         growing: GrowingStates | None = None,
         growing_ladder: Ladder | None = None,
+        batch_invariant: bool = False,
     ) -> None:
-        """`compiled` are executables that need not be compiled any more. `growing` needs a ladder of its own."""
+        """`compiled` are executables that need not be compiled any more. `growing` needs a ladder of its own.
+
+        `batch_invariant` is about how they are compiled; `forward` has to be so, too.
+        """
         self.params = params
         self.ladder = ladder
         self.growing = growing
@@ -73,6 +77,7 @@ class Executables:
         self._forward = forward
         self._conv_taps = conv_taps
         self._ablation = ablation
+        self._batch_invariant = batch_invariant
         self._in_ladder = frozenset((*ladder.capacities, *self.growing_ladder.capacities))
         self._said_oversize = False
         # One thread compiles at a time; meanwhile others run what is compiled.
@@ -101,6 +106,7 @@ class Executables:
             compiled=compiled,
             growing=growing,
             growing_ladder=program.growing_ladder(ladder),
+            batch_invariant=program.batch_invariant,
         )
 
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
@@ -202,7 +208,7 @@ class Executables:
         arguments: tuple[Any, ...] = (self.params,)
         if self.growing is not None and layout.capacity.is_growing:
             arguments = (self.params, tuple(jax.tree.leaves(self.growing.shapes)))
-        options = compiler_options(self._ablation, layout.capacity.tokens)
+        options = compiler_options(self._ablation, layout.capacity.tokens, batch_invariant=self._batch_invariant)
         return compile_round(self._forward, arguments, layout, options)
 
     def _kept(self, capacity: Capacity) -> Run | None:

@@ -32,6 +32,13 @@ GPU_COMPILER_OPTIONS: dict[str, bool | int | str] = {
     "xla_gpu_dot_merger_threshold_mb": 0,
     "xla_gpu_experimental_enable_fusion_autotuner": False,
 }
+# Batch-invariant: whether a value is rounded must not depend on what XLA fuses, for which it looks at the shapes. And
+# what sums over a row may not choose its order by the number of rows, as XLA's Triton tiles for norms do on a GPU (one
+# or eight warps a row) and its library for reductions on a CPU.
+BATCH_INVARIANT_OPTIONS: dict[str, dict[str, bool | int | str]] = {
+    "gpu": {"xla_allow_excess_precision": False, "xla_disable_hlo_passes": "triton-softmax-rewriter"},
+    "cpu": {"xla_allow_excess_precision": False, "xla_cpu_experimental_ynn_fusion_type": ""},
+}
 # Up to this many tokens, where the gaps between launches count and memory does not, a launch waits for those whose
 # results it reads and not for the one before it: 0.2 ms less for 384 tokens of 0.8B, and half as much memory again.
 CONCURRENT_TOKENS = 2_048
@@ -45,11 +52,13 @@ Run = Callable[..., Any]
 given away. An executable, unless it runs op by op."""
 
 
-def compiler_options(ablation: Ablation, tokens: int) -> dict[str, bool | int | str]:
+def compiler_options(ablation: Ablation, tokens: int, *, batch_invariant: bool = False) -> dict[str, bool | int | str]:
     """XLA's options on the default backend for a capacity of so many tokens."""
-    if jax.default_backend() != "gpu":
-        return {}
-    options = dict(GPU_COMPILER_OPTIONS)
+    backend = jax.default_backend()
+    options = dict(BATCH_INVARIANT_OPTIONS[backend]) if batch_invariant else {}
+    if backend != "gpu":
+        return options
+    options |= GPU_COMPILER_OPTIONS
     if tokens <= CONCURRENT_TOKENS:
         options["xla_gpu_command_buffer_scheduling_mode"] = "CONCURRENT"
     if not ablation.command_buffers:
@@ -118,6 +127,7 @@ class Program:
         ablation: what it goes without.
         store: how many checkpoints there is room for, None for none.
         resumed_pages: of keys, that one request resumes at most.
+        batch_invariant: whether the bits of an answer depend on nothing else in its round.
     """
 
     family: Family
@@ -128,10 +138,15 @@ class Program:
     ablation: Ablation
     store: StoreSize | None = None
     resumed_pages: int = 0
+    batch_invariant: bool = False
 
     @classmethod
     def of(cls, model: ModelDescription, config: EngineConfig) -> "Program":
-        """The program of an engine. Raises ValueError: too few bytes for checkpoints."""
+        """The program of an engine.
+
+        Raises ValueError: too few bytes for checkpoints, or batch-invariant on a device that cannot be.
+        """
+        config.check_device()
         made = cls(
             family=model.family,
             architecture=model.architecture,
@@ -139,6 +154,7 @@ class Program:
             dtype=config.resolved_dtype(),
             implementation=config.implementation,
             ablation=config.ablation,
+            batch_invariant=config.batch_invariant,
         )
         return made.with_checkpoints(config) if config.checkpoint_bytes else made
 
@@ -203,6 +219,7 @@ class Program:
             "selective_readout": self.ablation.selective_readout,
         }
         if not pool:
+            options["batch_invariant"] = self.batch_invariant
             return self.family.forward(self.packing.unpack(params), metadata, **options)
         given = jax.tree.unflatten(jax.tree.structure(self.pool), pool[0])
         logits, after = self.family.growing_forward(self.packing.unpack(params), metadata, given, **options)
@@ -235,7 +252,7 @@ class Program:
     def compile(self, capacity: Capacity) -> jax.stages.Compiled:
         """The executable of one capacity."""
         with precision(self.dtype):
-            options = compiler_options(self.ablation, capacity.tokens)
+            options = compiler_options(self.ablation, capacity.tokens, batch_invariant=self.batch_invariant)
             return compile_round(self.forward, self.arguments(capacity), self.layout(capacity), options)
 
     def arguments(self, capacity: Capacity) -> tuple[Any, ...]:

@@ -22,6 +22,8 @@ from pallas_kernels.segmented_gdn.metadata import Segments
 # The columns of a growing round beside the others.
 GROWTH = tuple(field.name for field in dataclasses.fields(Growths))
 
+COLUMN_WORDS = 64  # at whose multiples columns begin
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,10 @@ class MetadataLayout:
 
     @functools.cached_property
     def columns(self) -> dict[str, slice]:
-        """The part of the buffer of each array of a `Stream`, and of its growth in a capacity for that."""
+        """The part of the buffer of each array of a `Stream`, and of its growth in a capacity for that.
+
+        Each begins at a multiple of 256 bytes: a kernel that reads one is given its address in the buffer.
+        """
         pieces, reads, requests = self.capacity.segments, self.capacity.reads, self.capacity.requests
         sizes = {
             "tokens": self.capacity.tokens,
@@ -68,8 +73,9 @@ class MetadataLayout:
             sizes["cached_pages"] = self.capacity.entries
             # What is written of a state may begin and end within pages.
             sizes["written_pages"] = self.capacity.tokens // PAGE_ROWS + 2 * requests
-        ends = dict(zip(sizes, itertools.accumulate(sizes.values()), strict=True))
-        return {name: slice(ends[name] - size, ends[name]) for name, size in sizes.items()}
+        steps = (size + -size % COLUMN_WORDS for size in sizes.values())
+        begins = itertools.accumulate(steps, initial=0)
+        return {name: slice(begin, begin + size) for (name, size), begin in zip(sizes.items(), begins, strict=False)}
 
     @property
     def size(self) -> int:

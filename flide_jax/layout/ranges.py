@@ -1,11 +1,13 @@
 """What each row of a stream may look at: key spans (paper Eq. 3) and convolution predecessors."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int32
 
 from flide_jax.array_types import Predecessors
 from flide_jax.layout.pieces import Pieces, Places
 from pallas_kernels.fork_attention.metadata import KeySpans
+from pallas_kernels.segmented_gdn.metadata import Segments
 
 
 def key_spans(pieces: Pieces, rows: Places) -> KeySpans:
@@ -29,6 +31,22 @@ def key_spans(pieces: Pieces, rows: Places) -> KeySpans:
         own_begin=column(own, none),
         own_end=column(after, none),
     )
+
+
+def in_chunk_rows(spans: KeySpans, segments: Segments) -> KeySpans:
+    """The spans of every chunk row, in chunk rows: those of the stream row that it holds; of padding, none.
+
+    A piece is one run of rows in both, so a span begins where its first row is, and is as long.
+    """
+    stream_rows, chunk_row = segments.stream_rows(), jnp.asarray(segments.chunk_row)
+    padding, here = stream_rows < 0, jnp.maximum(stream_rows, 0)
+
+    def moved(begin: Array | np.ndarray, end: Array | np.ndarray) -> tuple[Array, Array]:
+        begin, length = jnp.asarray(begin)[here], (jnp.asarray(end) - begin)[here]
+        begin = jnp.where(padding | (length == 0), 0, chunk_row[begin])
+        return begin, begin + jnp.where(padding, 0, length)
+
+    return KeySpans(*moved(spans.state_begin, spans.state_end), *moved(spans.own_begin, spans.own_end))
 
 
 def predecessors(

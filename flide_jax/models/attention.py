@@ -1,17 +1,20 @@
 """Gated softmax attention over a forked stream (paper Eq. 3)."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int32
 
 from flide_jax.layout.growth import GrowthMetadata
+from flide_jax.layout.ranges import in_chunk_rows
 from flide_jax.models.layers import RotaryConfig, RotaryTable, rms_norm, rotate
 from flide_jax.models.params import Param
 from flide_jax.models.pool import KeyPages
-from pallas_kernels import KeySpans, fork_attention, matmul
+from pallas_kernels import KeySpans, Segments, fork_attention, matmul
 from pallas_kernels.dispatch import Implementation
 
 
@@ -47,6 +50,7 @@ def gated_attention(
     pages: KeyPages | None = None,
     growth: GrowthMetadata | None = None,
     epsilon: float,
+    chunks: Segments | None = None,
     implementation: Implementation = None,
 ) -> tuple[Float[Array, "N d"], KeyPages | None]:
     """`residual` + attention with normed queries and keys and a sigmoid gate on its output.
@@ -54,35 +58,46 @@ def gated_attention(
     Every row of `hidden` gives a key and a value. Queries, gate and output are computed at `rows` only, or
     everywhere (N = T) when it is None. Norms and rotation are float32 at least. In a growing round, rows see the keys
     in `pages` that `growth` names, and the pages are returned with the new keys that are kept.
+
+    With `chunks` it is batch-invariant: queries meet keys in the chunk rows of these segments, all of them, and what
+    comes out is taken at `rows`.
     """
     heads, key_heads, head_dim = config.query_heads, config.key_heads, config.head_dim
-    if rows is None:
-        projected = matmul(hidden, params.in_proj, implementation=implementation)
+    multiply = functools.partial(matmul, batch_invariant=chunks is not None, implementation=implementation)
+    query_rows = rows if chunks is None else None
+    if query_rows is None:
+        projected = checkpoint_name(multiply(hidden, params.in_proj), "in_proj")
         query, gate, key, value = jnp.split(
             projected, [heads * head_dim, 2 * heads * head_dim, (2 * heads + key_heads) * head_dim], axis=1
         )
         query_rotary = rotary
     else:
         of_rows, of_all = params.in_proj[: 2 * heads * head_dim], params.in_proj[2 * heads * head_dim :]
-        query, gate = jnp.split(matmul(hidden[rows], of_rows, implementation=implementation), 2, axis=1)
-        key, value = jnp.split(matmul(hidden, of_all, implementation=implementation), 2, axis=1)
-        query_rotary, spans = rotary.of_rows(rows), spans.of_rows(rows)
+        query, gate = jnp.split(multiply(hidden[query_rows], of_rows), 2, axis=1)
+        key, value = jnp.split(multiply(hidden, of_all), 2, axis=1)
+        query_rotary, spans = rotary.of_rows(query_rows), spans.of_rows(query_rows)
 
     query = query.reshape(-1, heads, head_dim)
     key, value = (x.reshape(-1, key_heads, head_dim) for x in (key, value))
     query = rotate(rms_norm(query, params.query_norm, epsilon=epsilon), query_rotary).astype(hidden.dtype)
     key = rotate(rms_norm(key, params.key_norm, epsilon=epsilon), rotary).astype(hidden.dtype)
+    query, key = checkpoint_name(query, "query"), checkpoint_name(key, "key")
     cached = None
     if pages is not None and growth is not None:
         # Written first: what is read is elsewhere, and so one version of the pages is alive at a time.
         pages = pages.keep(key, value, growth)
         cached = pages.cached(growth)
         cached = cached if rows is None else cached.of_rows(rows)
+    attend = functools.partial(fork_attention, cached=cached, scale=head_dim**-0.5, implementation=implementation)
     with jax.named_scope("fork_attention"):
-        mixed = fork_attention(
-            query, key, value, spans, cached=cached, scale=head_dim**-0.5, implementation=implementation
-        )
-    mixed = mixed.reshape(-1, heads * head_dim).astype(params.query_norm.dtype)
-    gated = mixed * jax.nn.sigmoid(gate.astype(mixed.dtype))
-    out = matmul(gated.astype(hidden.dtype), params.out_proj, residual=residual, implementation=implementation)
-    return out, pages
+        if chunks is None:
+            mixed = attend(query, key, value, spans)
+        else:
+            query, key, value = map(chunks.in_chunk_rows, (query, key, value))
+            mixed = attend(query, key, value, in_chunk_rows(spans, chunks), batch_invariant=True)
+            chunk_row = jnp.asarray(chunks.chunk_row)
+            mixed = mixed[chunk_row if rows is None else chunk_row[rows]]
+            gate = gate if rows is None else gate[rows]
+    mixed = checkpoint_name(mixed, "attention").reshape(-1, heads * head_dim).astype(params.query_norm.dtype)
+    gated = checkpoint_name((mixed * jax.nn.sigmoid(gate.astype(mixed.dtype))).astype(hidden.dtype), "gate")
+    return checkpoint_name(multiply(gated, params.out_proj, residual=residual), "out_proj"), pages

@@ -20,8 +20,10 @@ class Family:
         read_config: from a transformers config to the family's own.
         abstract: shapes of the parameters, `abstract(config, labels=L, dtype=dtype)`.
         weight_table: where tensors go, `weight_table(config, label_ids)`.
-        forward: label logits, `forward(params, metadata, config, implementation=..., selective_readout=...)`.
-        growing_forward: of growing rounds: the same with a pool behind the metadata, and it returns the pool as well.
+        forward: label logits, `forward(params, metadata, config, implementation=..., selective_readout=...,
+            batch_invariant=...)`.
+        growing_forward: of growing rounds: the same with a pool behind the metadata, and it returns the pool as well;
+            these are not batch-invariant.
         abstract_pool: shapes of that, `abstract_pool(config, pages=..., slots=..., dtype=dtype)`.
         conv_taps: taps of the short convolution.
     """
@@ -42,7 +44,7 @@ QWEN3_5 = Family(
     forward=qwen3_5.forward,
     growing_forward=qwen3_5.growing_forward,
     abstract_pool=qwen3_5.abstract_pool,
-    conv_taps=lambda config: config.gated_delta_net.conv_taps,
+    conv_taps=qwen3_5.conv_taps,
 )
 FAMILIES = {"qwen3_5": QWEN3_5, "qwen3_5_text": QWEN3_5}
 

@@ -1,11 +1,13 @@
 """The Gated DeltaNet layer over a forked stream (paper Eq. 4)."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int32
 
 from flide_jax.array_types import Predecessors
@@ -61,6 +63,7 @@ def gated_delta_net(
     slots: StateSlots | None = None,
     growth: GrowthMetadata | None = None,
     epsilon: float,
+    batch_invariant: bool = False,
     implementation: Implementation = None,
 ) -> tuple[Float[Array, "N d"], StateSlots | None]:
     """`residual` + convolution, delta rule, gated norm and output projection.
@@ -69,7 +72,8 @@ def gated_delta_net(
     None. Gates, decay, states and norm are float32 at least. In a growing round, states start from and end in `slots`,
     which are returned with what is kept.
     """
-    projected = matmul(hidden, params.in_proj, implementation=implementation)
+    multiply = functools.partial(matmul, batch_invariant=batch_invariant, implementation=implementation)
+    projected = checkpoint_name(multiply(hidden, params.in_proj), "in_proj")
     gate_begin = config.conv_channels
     write_begin = gate_begin + config.value_channels
     write_logit, decay_input = jnp.split(projected[:, write_begin:], 2, axis=1)
@@ -89,6 +93,7 @@ def gated_delta_net(
             key_dim=config.key_dim,
             implementation=implementation,
         )
+    operands = checkpoint_name(operands, "convolution")
     with jax.named_scope("segmented_gdn"):
         out, *states = segmented_gdn(
             operands.query,
@@ -101,10 +106,12 @@ def gated_delta_net(
             segments,
             pool=None if slots is None else slots.states,
             scale=config.key_dim**-0.5,
+            batch_invariant=batch_invariant,
             implementation=implementation,
         )
     if slots is not None:
         slots = StateSlots(states=states[-1], windows=slots.windows)
+    out = checkpoint_name(out, "recurrence")
     with jax.named_scope("gated_norm"):
         normed = gated_norm(
             out,
@@ -116,4 +123,5 @@ def gated_delta_net(
             epsilon=epsilon,
             implementation=implementation,
         )
-    return matmul(normed, params.out_proj, residual=residual, implementation=implementation), slots
+    normed = checkpoint_name(normed, "gated_norm")
+    return checkpoint_name(multiply(normed, params.out_proj, residual=residual), "out_proj"), slots

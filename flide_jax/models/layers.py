@@ -1,10 +1,12 @@
 """The parts of a decoder layer that treat every token alone: projections, norms, feed-forward, rotary positions."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int32
 
 from flide_jax.models.params import Param
@@ -61,11 +63,13 @@ def feed_forward(
     x: Float[Array, "N d"],
     residual: Float[Array, "N d"],
     *,
+    batch_invariant: bool = False,
     implementation: Implementation = None,
 ) -> Float[Array, "N d"]:
     """residual + (silu(x G^T) * (x U^T)) D^T; the product in the middle is rounded once."""
-    hidden = matmul(x, params.gate_up, swiglu=True, implementation=implementation)
-    return matmul(hidden, params.down, residual=residual, implementation=implementation)
+    multiply = functools.partial(matmul, batch_invariant=batch_invariant, implementation=implementation)
+    hidden = checkpoint_name(multiply(x, params.gate_up, swiglu=True), "gate_up")
+    return checkpoint_name(multiply(hidden, params.down, residual=residual), "down")
 
 
 def rotary_table(positions: Int32[Array, "3 N"], config: RotaryConfig, dtype: jnp.dtype) -> RotaryTable:

@@ -3,7 +3,7 @@
 (`no_type_check` leaves the refusing of wrong arrays to the constructor where annotations are checked at run time.)
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import no_type_check
 
 import numpy as np
@@ -90,6 +90,17 @@ class Plan:
             raise ValueError(f"there are {self.branch_lengths.size} branches, got index {index}")
         end = int(self.branch_lengths[: index + 1].sum())
         return self.branches[end - int(self.branch_lengths[index]) : end]
+
+    def only(self, index: int) -> "Plan":
+        """The state and branch `index` behind it, with that branch's reads: its question asked alone, but forked."""
+        branch, reads = self.branch(index), self.read_branches == index
+        return replace(
+            self,
+            branches=branch,
+            branch_lengths=np.array([branch.size], np.int32),
+            read_branches=np.zeros(int(reads.sum()), np.int32),
+            read_offsets=self.read_offsets[reads],
+        )
 
     def alone(self, index: int) -> "Plan":
         """Branch `index` as one text s + q_i without forks, with that branch's reads: the oracle for forking, and for

@@ -9,6 +9,7 @@ from pallas_kernels import dispatch
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.fork_attention import pallas, reference, triton, xla
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS, CachedKeys, KeySpans
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 
 __all__ = ["IMPLEMENTATIONS", "PAGE_ROWS", "CachedKeys", "KeySpans", "fork_attention"]
 
@@ -28,6 +29,7 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    batch_invariant: bool = False,
     implementation: Implementation = None,
 ) -> Float[Array, "N H D"]:
     """softmax(scale q k^T) v over the keys that `spans` and `cached` show to each query row.
@@ -52,6 +54,10 @@ def fork_attention(
         spans: two spans of the stream's rows for each query row.
         cached: keys and values of former rounds, and the span of them that each query row sees as well.
         scale: factor of the scores.
+        batch_invariant: the bits of a row depend on the keys and values that it sees, on their order and on its place
+            in its piece (its state's rows, or its own branch's), and neither on where these stand nor on what stands
+            beside them. For rows of the stream in which every piece begins at a multiple of CHUNK_ROWS and no
+            CHUNK_ROWS rows hold two pieces, for all of them, and without cached keys.
         implementation: "reference", "xla", "pallas", "triton", or None for the best that can run.
 
     Returns:
@@ -60,7 +66,8 @@ def fork_attention(
         channel of that value at least. Rows outside the spans have no influence whatever they hold, NaN included.
 
     Raises:
-        ValueError: H is not a multiple of KV, or the shapes disagree, or the dtypes of pages and keys do.
+        ValueError: H is not a multiple of KV, or the shapes disagree, or the dtypes of pages and keys do, or what is
+            batch-invariant has cached keys or other rows than whole chunks of the stream.
     """
     (_, heads, head_dim), (_, key_heads, _) = query.shape, key.shape
     if heads % key_heads:
@@ -71,8 +78,22 @@ def fork_attention(
         raise ValueError(f"fork_attention: spans of {spans.own_end.shape[0]} rows for {query.shape[0]} query rows")
     if cached is not None:
         _check_cached(cached, query, key)
-    operands = (query, key, value, spans)
-    return dispatch.run("fork_attention", IMPLEMENTATIONS, implementation, *operands, cached=cached, scale=scale)
+    if batch_invariant:
+        _check_batch_invariant(query, key, cached)
+    options = {"cached": cached, "scale": scale, "batch_invariant": batch_invariant}
+    return dispatch.run("fork_attention", IMPLEMENTATIONS, implementation, query, key, value, spans, **options)
+
+
+def _check_batch_invariant(
+    query: Float[Array, "N H D"], key: Float[Array, "T KV D"], cached: CachedKeys | None
+) -> None:
+    if cached is not None:
+        raise ValueError("fork_attention: cached keys stand in pages, so what sees them is not batch-invariant")
+    if query.shape[0] != key.shape[0] or key.shape[0] % CHUNK_ROWS:
+        found = f"{query.shape[0]} queries of {key.shape[0]} rows"
+        raise ValueError(
+            f"fork_attention: batch-invariant is for all rows of whole chunks of {CHUNK_ROWS}, not {found}"
+        )
 
 
 def _check_cached(cached: CachedKeys, query: Float[Array, "N H D"], key: Float[Array, "T KV D"]) -> None:

@@ -23,6 +23,7 @@ from pallas_kernels.fork_attention import units
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS, CachedKeys, KeySpans
 from pallas_kernels.fork_attention.runs import STRIP, TileRuns, tile_runs
 from pallas_kernels.mosaic import MULTIPROCESSORS, SWIZZLED, interpreted
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 
 COMPUTE_WARPGROUPS = 2
 WARPGROUP_ROWS = 64  # rows of one wgmma
@@ -45,7 +46,9 @@ class _Softmax(NamedTuple):
     total: Array  # float32 [64]
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "splits", "interpret"))  # lowered once for all layers
+@functools.partial(
+    jax.jit, static_argnames=("scale", "batch_invariant", "splits", "interpret")
+)  # lowered once for all layers
 def fork_attention(
     query: Float[Array, "N H D"],
     key: Float[Array, "T KV D"],
@@ -54,10 +57,15 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    batch_invariant: bool = False,
     splits: int | None = None,
     interpret: bool = False,
 ) -> Float[Array, "N H D"]:
     """See `api.fork_attention`.
+
+    What else than the order of a row's keys may change its bits is how its tile's keys are divided into blocks. The
+    blocks of a tile are found from the spans of its rows: inside one chunk of one piece they are the same wherever the
+    piece stands. Over how many units they are divided is not, so batch-invariant they are one unit's.
 
     Args:
         splits: over how many units the key blocks of a tile are divided, None for a number that fills the card when
@@ -65,7 +73,8 @@ def fork_attention(
         interpret: run on the host, to check the kernel without a GPU.
 
     Raises:
-        NotImplementedError: not bfloat16, or a head size without tuned blocks.
+        NotImplementedError: not bfloat16, a head size without tuned blocks, or batch-invariant with so few heads for a
+            key head that a tile has rows of two chunks.
     """
     rows, heads, head_dim = query.shape
     key_heads = key.shape[1]
@@ -79,6 +88,13 @@ def fork_attention(
     # Heads of one tile: a power of two that divides the group, so that tiles are whole.
     tile_heads = math.gcd(heads // key_heads, 16)
     tile_rows = TILE_ROWS // tile_heads
+    if batch_invariant:
+        if CHUNK_ROWS % tile_rows:
+            raise NotImplementedError(
+                f"fork_attention by pallas is batch-invariant where a tile has at most {CHUNK_ROWS} rows, "
+                f"not with {tile_rows} of {tile_heads} heads"
+            )
+        splits = 1
 
     key, value = without_broken_values(key, value)
     keys = max(block, -(-key.shape[0] // STRIP) * STRIP)

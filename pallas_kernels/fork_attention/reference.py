@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels import dispatch
 from pallas_kernels.fork_attention.metadata import CachedKeys, KeySpans
 from pallas_kernels.precision import accumulation_dtype
 
@@ -16,8 +17,14 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    batch_invariant: bool = False,
 ) -> Float[Array, "N H D"]:
-    """See `api.fork_attention`. Builds the [H, N, T] scores, cached keys being more rows of T."""
+    """See `api.fork_attention`. Builds the [H, N, T] scores, cached keys being more rows of T.
+
+    Raises NotImplementedError: batch-invariant.
+    """
+    if batch_invariant:
+        dispatch.check_batch_invariant("fork_attention", "reference")
     visible = spans.visible(key.shape[0])
     if cached is not None:
         cached_key, cached_value = cached.gathered()

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from pallas_kernels import triton
+from pallas_kernels import dispatch, triton
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS, CachedKeys, KeySpans
 from pallas_kernels.fork_attention.pallas import without_broken_values
 from pallas_kernels.fork_attention.runs import tile_runs
@@ -45,7 +45,7 @@ TILES = {
 }
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "splits"))  # lowered once for all layers
+@functools.partial(jax.jit, static_argnames=("scale", "batch_invariant", "splits"))  # lowered once for all layers
 def fork_attention(
     query: Float[Array, "N H D"],
     key: Float[Array, "T KV D"],
@@ -54,6 +54,7 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    batch_invariant: bool = False,
     splits: int | None = None,
 ) -> Float[Array, "N H D"]:
     """See `api.fork_attention`.
@@ -63,8 +64,10 @@ def fork_attention(
             there are few rows. It depends on shapes alone.
 
     Raises:
-        NotImplementedError: a dtype or head size without tiles, or a package is missing.
+        NotImplementedError: a dtype or head size without tiles, or a package is missing, or batch-invariant.
     """
+    if batch_invariant:
+        dispatch.check_batch_invariant("fork_attention", "triton")
     triton.check()
     from pallas_kernels.fork_attention.triton_kernels import attend
 

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
+from pallas_kernels import dispatch
 from pallas_kernels.fork_attention.metadata import CachedKeys, KeySpans
+from pallas_kernels.fork_attention.xla_chunks import fork_attention_in_chunks
 from pallas_kernels.precision import accumulation_dtype
 
 # Rows of one block: H * 128 * T scores live at once (61 MB at 16 heads, T = 7,500).
@@ -24,11 +26,17 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    batch_invariant: bool = False,
 ) -> Float[Array, "N H D"]:
     """See `api.fork_attention`. No [T, T] array is built: one block of rows after another meets all keys.
 
     Cached keys are gathered from their pages to stand before those of the stream.
+
+    Raises NotImplementedError: batch-invariant elsewhere than on a CPU.
     """
+    if batch_invariant:
+        dispatch.check_batch_invariant("fork_attention", "xla", on_cpu=True)
+        return fork_attention_in_chunks(query, key, value, spans, scale=scale)
     rows, heads, head_dim = query.shape
     stream_rows, key_heads, _ = key.shape
     if cached is not None:

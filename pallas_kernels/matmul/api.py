@@ -24,19 +24,22 @@ def matmul(
     *,
     residual: Float[Array, "M N"] | None = None,
     swiglu: bool = False,
+    batch_invariant: bool = False,
     implementation: Implementation = None,
 ) -> Float[Array, "M columns"]:
     """x W^T; residual + x W^T; or, with W = [G | U], silu(x G^T) * (x U^T).
 
     "pallas" and "reference" sum over K in one fixed order whatever M is: the bits of a row depend neither on how many
     other rows there are, nor on what they hold, nor on where the row stands. "xla" promises only that what stands in
-    one row does not enter another: a library divides K among programs where there are few rows.
+    one row does not enter another: a library divides K among programs where there are few rows. Asked for
+    `batch_invariant`, it cuts x into blocks of one size on a CPU, and refuses elsewhere.
 
     Args:
         x: one row for each row of the result.
         weight: rows as a model stores them, one for each column of the product.
         residual: added to the product.
         swiglu: rows of `weight` are [gate | up], N = 2 f.
+        batch_invariant: only what sums over K in one fixed order may run.
         implementation: "reference", "xla", "pallas", or None for the best that can run.
 
     Returns:
@@ -55,4 +58,5 @@ def matmul(
         raise ValueError(f"matmul: residual {residual.dtype}{residual.shape} for a product {x.dtype}{(rows, columns)}")
     if swiglu and columns % 2:
         raise ValueError(f"matmul: {columns} rows of weight are not [gate | up]")
-    return dispatch.run("matmul", IMPLEMENTATIONS, implementation, x, weight, residual=residual, swiglu=swiglu)
+    options = {"residual": residual, "swiglu": swiglu, "batch_invariant": batch_invariant}
+    return dispatch.run("matmul", IMPLEMENTATIONS, implementation, x, weight, **options)

@@ -23,17 +23,20 @@ from pallas_kernels.matmul.pallas_plan import ALIGNMENT, BLOCK, LEAST_COLUMNS, U
 from pallas_kernels.mosaic import SWIZZLED, interpreted
 
 
-@functools.partial(jax.jit, static_argnames=("swiglu", "tile", "interpret"))  # lowered once for all layers
+@functools.partial(
+    jax.jit, static_argnames=("swiglu", "batch_invariant", "tile", "interpret")
+)  # lowered once for all layers
 def matmul(
     x: Float[Array, "M K"],
     weight: Float[Array, "N K"],
     *,
     residual: Float[Array, "M N"] | None = None,
     swiglu: bool = False,
+    batch_invariant: bool = False,
     tile: Tile | None = None,
     interpret: bool = False,
 ) -> Float[Array, "M columns"]:
-    """See `api.matmul`.
+    """See `api.matmul`. Batch-invariant or not, it is the same.
 
     Args:
         tile: None for one that suits the shapes. No tile changes any bit.

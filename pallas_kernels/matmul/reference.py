@@ -13,8 +13,9 @@ def matmul(
     *,
     residual: Float[Array, "M N"] | None = None,
     swiglu: bool = False,
+    batch_invariant: bool = False,
 ) -> Float[Array, "M columns"]:
-    """See `api.matmul`. K is met in its order, in each of M times K steps."""
+    """See `api.matmul`. K is met in its order, in each of M times K steps: batch-invariant or not, it is the same."""
     dtype = accumulation_dtype(x.dtype)
     by_depth = weight.T.astype(dtype)
 

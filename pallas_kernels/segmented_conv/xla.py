@@ -38,13 +38,7 @@ def segmented_conv(
     query, key, value = jnp.split(activated, [key_channels, 2 * key_channels], axis=1)
     log_decay, write_strength = gates(write_logit, decay_input, weights, segments)
 
-    # Last, since there are more chunk rows than stream rows. `rows` stands for no row: -1 would wrap around.
-    stream_rows = segments.stream_rows()
-    taken = jnp.where(stream_rows < 0, rows, stream_rows)
-
-    def in_chunk_rows(x: Array) -> Array:
-        return x.at[taken].get(mode="fill", fill_value=0)
-
+    in_chunk_rows = segments.in_chunk_rows  # last, since there are more chunk rows than stream rows
     return ConvOutput(
         query=in_chunk_rows(_l2_normalise(query.reshape(rows, key_heads, key_dim)).astype(mixed.dtype)),
         key=in_chunk_rows(_l2_normalise(key.reshape(rows, key_heads, key_dim)).astype(mixed.dtype)),

@@ -31,6 +31,7 @@ def segmented_gdn(
     *,
     pool: Float[Array, "pool_slots nv dv dk"] | None = None,
     scale: float,
+    batch_invariant: bool = False,
     implementation: Implementation = None,
 ) -> tuple[Float[Array, "chunk_rows nv dv"], *tuple[Float[Array, "_ nv dv dk"], ...]]:
     """S_t = a_t S_{t-1} (I - e_t k_t k_t^T) + e_t v_t k_t^T and o_t = scale S_t q_t, segment by segment.
@@ -48,6 +49,8 @@ def segmented_gdn(
         pool: more slots, which the segments name behind those of `states`. An accelerator's kernel writes them in place
             if the caller donates them.
         scale: factor of the output.
+        batch_invariant: the bits of a row depend on its own segment up to the row and on the initial state, and neither
+            on where the segment stands nor on what stands beside it.
         implementation: "reference", "xla", "pallas", "triton", or None for the best that can run.
 
     Returns:
@@ -80,4 +83,5 @@ def segmented_gdn(
         segments,
         pool=pool,
         scale=scale,
+        batch_invariant=batch_invariant,
     )

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Int32, Shaped
 
 # Rows of one chunk. Entries of the chunk list never span two segments; only a segment's last may be shorter.
 CHUNK_ROWS = 64
@@ -85,3 +85,9 @@ class Segments:
         offset = jnp.arange(CHUNK_ROWS, dtype=jnp.int32)[None]
         used = offset < self.chunk_length[:, None]
         return jnp.where(used, self.chunk_begin[:, None] + offset, -1).reshape(-1)
+
+    def in_chunk_rows(self, x: Shaped[Array, "T ..."]) -> Shaped[Array, "chunk_rows ..."]:
+        """Rows of the stream in chunk rows, zero in padding."""
+        stream_rows = self.stream_rows()
+        taken = jnp.where(stream_rows < 0, x.shape[0], stream_rows)  # no row: -1 would wrap around
+        return x.at[taken].get(mode="fill", fill_value=0)

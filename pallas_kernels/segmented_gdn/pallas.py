@@ -24,7 +24,7 @@ from pallas_kernels.segmented_gdn.pallas_solve import BLOCKS_PER_MULTIPROCESSOR,
 STATE_SLICES, BRANCH_SLICES = 1, 2
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "interpret"))  # lowered once for all layers
+@functools.partial(jax.jit, static_argnames=("scale", "batch_invariant", "interpret"))  # lowered once for all layers
 def segmented_gdn(
     query: Float[Array, "chunk_rows nk dk"],
     key: Float[Array, "chunk_rows nk dk"],
@@ -36,9 +36,13 @@ def segmented_gdn(
     *,
     pool: Float[Array, "pool_slots nv dv dk"] | None = None,
     scale: float,
+    batch_invariant: bool = False,
     interpret: bool = False,
 ) -> tuple[Float[Array, "chunk_rows nv dv"], *tuple[Float[Array, "_ nv dv dk"], ...]]:
     """See `api.segmented_gdn`. Rows of padding in used chunks have to be zero; unused chunks are never read.
+
+    Which block carries a segment, and after which others, depends on the round; how a chunk is computed does not, so
+    that batch-invariant or not it is the same.
 
     `interpret` simulates the kernels on a CPU. The slots are updated in place where XLA can give `states` and `pool`
     away, else XLA copies them once: a caller that reads no slot which it does not write may pass uninitialised ones

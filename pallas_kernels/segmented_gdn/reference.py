@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels import dispatch
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
 
@@ -18,8 +19,14 @@ def segmented_gdn(
     *,
     pool: Float[Array, "pool_slots nv dv dk"] | None = None,
     scale: float,
+    batch_invariant: bool = False,
 ) -> tuple[Float[Array, "chunk_rows nv dv"], *tuple[Float[Array, "_ nv dv dk"], ...]]:
-    """See `api.segmented_gdn`. Reads where segments begin and end, not how they are cut."""
+    """See `api.segmented_gdn`. Reads where segments begin and end, not how they are cut.
+
+    Raises NotImplementedError: batch-invariant.
+    """
+    if batch_invariant:
+        dispatch.check_batch_invariant("segmented_gdn", "reference")
     dtype = states.dtype
     slots = states if pool is None else jnp.concatenate([states, pool])
     rows, group = value.shape[0], value.shape[1] // key.shape[1]

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from pallas_kernels import triton
+from pallas_kernels import dispatch, triton
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
 HEAD_DIMS = (16, 32, 64, 128)
@@ -37,7 +37,7 @@ WARPS = 4
 SLAB = 32  # channels that the solve multiplies at a time: what its registers hold beside the blocks of the inverse
 
 
-@functools.partial(jax.jit, static_argnames=("scale",))  # lowered once for all layers
+@functools.partial(jax.jit, static_argnames=("scale", "batch_invariant"))  # lowered once for all layers
 def segmented_gdn(
     query: Float[Array, "chunk_rows nk dk"],
     key: Float[Array, "chunk_rows nk dk"],
@@ -49,14 +49,18 @@ def segmented_gdn(
     *,
     pool: Float[Array, "pool_slots nv dv dk"] | None = None,
     scale: float,
+    batch_invariant: bool = False,
 ) -> tuple[Float[Array, "chunk_rows nv dv"], *tuple[Float[Array, "_ nv dv dk"], ...]]:
     """See `api.segmented_gdn`. Rows of padding in used chunks have to be zero; unused chunks are never read.
 
     The slots are updated in place where XLA can give `states` and `pool` away, else XLA copies them once. Each of
     `segments.levels` is a launch of the scan; a segment of a level beyond them does not run at all.
 
-    Raises NotImplementedError: dtypes or head dimensions that it is not for, or a package is missing.
+    Raises NotImplementedError: dtypes or head dimensions that it is not for, a package is missing, or
+    batch-invariant.
     """
+    if batch_invariant:
+        dispatch.check_batch_invariant("segmented_gdn", "triton")
     triton.check()
     from pallas_kernels.segmented_gdn import triton_kernels
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
+from pallas_kernels import dispatch
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
 type _Pair = tuple[Array, Array]
@@ -42,8 +43,14 @@ def segmented_gdn(
     *,
     pool: Float[Array, "pool_slots nv dv dk"] | None = None,
     scale: float,
+    batch_invariant: bool = False,
 ) -> tuple[Float[Array, "chunk_rows nv dv"], *tuple[Float[Array, "_ nv dv dk"], ...]]:
-    """See `api.segmented_gdn`."""
+    """See `api.segmented_gdn`. Products and solves are of one chunk's shape, however many there are.
+
+    Raises NotImplementedError: batch-invariant elsewhere than on a CPU, whose library takes them one by one.
+    """
+    if batch_invariant:
+        dispatch.check_batch_invariant("segmented_gdn", "xla", on_cpu=True)
     count, group = segments.chunk_length.shape[0], value.shape[1] // key.shape[1]
     segment, used = jnp.asarray(segments.chunk_segment), jnp.asarray(segments.chunk_length) > 0
 

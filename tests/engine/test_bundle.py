@@ -31,7 +31,7 @@ def make(directory: Path, model: Path, config: EngineConfig) -> Path:
     bundle.prepare(directory)
     made = program(model, config)
     capacities = made.capacities(config.ladder())
-    saved = dict(bundle.save(directory, made, made.compile_all(capacities)))
+    saved = dict(bundle.save(directory, made, capacities))
     assert set(saved) == set(capacities) and min(saved.values()) > 1_000
     return directory
 
@@ -129,6 +129,12 @@ def test_an_engine_that_chooses_otherwise(stored, tiny_model, config, message):
     found = error_of(stored, tiny_model, config)
     assert found.startswith(f"{stored}: made for something else: ")
     assert found.endswith(message) and ";" not in found
+
+
+def test_an_engine_that_promises_more(stored, tiny_model):
+    found = error_of(stored, tiny_model, dataclasses.replace(CONFIG, batch_invariant=True))
+    assert "batch_invariant is true here, false in the bundle; " in found
+    assert "xla_allow_excess_precision is false here, none in the bundle" in found
 
 
 def test_another_model(stored, tiny_model, tmp_path):
@@ -289,7 +295,9 @@ class TestWhoMayWrite:
         assert Engine.load(tiny_model, config).executables.compiled
 
     def test_nothing_is_run_before_the_look(self, copy, tiny_model, monkeypatch):
-        monkeypatch.setattr(bundle.serialize_executable, "deserialize_and_load", lambda *_, **__: pytest.fail("loaded"))
+        monkeypatch.setattr(
+            bundle.serialised.serialize_executable, "deserialize_and_load", lambda *_, **__: pytest.fail("loaded")
+        )
         (copy / "512.executable").chmod(0o666)
         (copy / "256.executable").chmod(0o666)
         error_of(copy, tiny_model)
@@ -303,6 +311,17 @@ class TestWhoMayWrite:
             os.umask(before)
         for path in (tmp_path / "new", tmp_path / "new" / "file"):
             assert not path.stat().st_mode & 0o022
+
+
+def test_processes_side_by_side_write_the_same_bundle(stored, tiny_model, tmp_path):
+    bundle.prepare(tmp_path / "apart")
+    made = program(tiny_model)
+    capacities = made.capacities(CONFIG.ladder())
+    assert set(dict(bundle.save(tmp_path / "apart", made, capacities, processes=2))) == set(capacities)
+    here, there = (json.loads((directory / "manifest.json").read_text()) for directory in (stored, tmp_path / "apart"))
+    assert here["depends_on"] == there["depends_on"]
+    loaded = bundle.load(tmp_path / "apart", made, capacities)
+    assert list(loaded) == list(capacities)
 
 
 class TestPrepare:

@@ -141,10 +141,10 @@ class TestNotFinite:
         tokens = [set(np.concatenate([plan.state, plan.branches]).tolist()) for plan in plans]
         token = min(tokens[1] - tokens[0] - tokens[2])
         expected = engine.logits(plans)
-        packing = engine.program.packing
-        params = packing.unpack(engine.executables.params)
-        broken = params.replace(embedding=params.embedding.at[token].set(np.nan))
-        monkeypatch.setattr(engine.executables, "params", packing.pack(broken))
+        packed = engine.executables.params
+        embedding = engine.program.packing.unpack(packed).embedding
+        broken = embedding.at[token].set(np.nan)
+        monkeypatch.setattr(engine.executables, "params", tuple(broken if x is embedding else x for x in packed))
         return engine, plans, expected
 
     def test_the_request_is_refused(self, poisoned):

@@ -35,12 +35,14 @@ class Build(NamedTuple):
             CUDA graph) is not listed.
         temporary_bytes: memory beside operands and results.
         copied: shape of each array that is copied as a whole, such as "f32[2,32,128,128]".
+        reductions: of floating-point numbers, each as what is fused with it (`reductions_of`).
     """
 
     kernels: list[Kernel]
     launched: list[str]
     temporary_bytes: int
     copied: list[str]
+    reductions: list[str]
 
 
 def build(name: str, options: Mapping[str, bool | int | str] | None = None) -> Build:
@@ -61,10 +63,12 @@ def build(name: str, options: Mapping[str, bool | int | str] | None = None) -> B
         assert done.returncode == 0, printed
         # The second is written only where there is something to record.
         (thunks,) = Path(directory).glob("*.thunk_sequence.txt")
+        (module,) = Path(directory).glob("*after_optimizations.txt")
+        reductions = reductions_of(module.read_text())
         recorded = [*Path(directory).glob("*.thunk_sequence_after_thunk_passes.txt"), thunks][0].read_text()
     (temporary_bytes,) = re.findall(r"temporary bytes: (\d+)", printed)
     copied = re.findall(r"^copied: (\S+)$", printed, re.MULTILINE)
-    return Build(kernels_of(printed), launched_of(recorded), int(temporary_bytes), copied)
+    return Build(kernels_of(printed), launched_of(recorded), int(temporary_bytes), copied, reductions)
 
 
 def kernels_of(printed: str) -> list[Kernel]:
@@ -81,3 +85,19 @@ def kernels_of(printed: str) -> list[Kernel]:
 def launched_of(thunks: str) -> list[str]:
     """The outermost entries of a dumped sequence of thunks; what they contain is indented."""
     return re.findall(r"^\d+: (\w+)", thunks, re.MULTILINE)
+
+
+def reductions_of(module: str) -> list[str]:
+    """The fusions of an optimised HLO module that sum floating-point numbers, or take their largest; sorted.
+
+    Each as XLA's kind of it and its instructions, with dtypes but without sizes: two that read alike are compiled alike
+    for as wide rows.
+    """
+    bodies = dict(re.findall(r"^%?([\w.-]+) \([^\n]*\{\n(.*?)^\}", module, re.MULTILINE | re.DOTALL))
+    found = []
+    for line, name in re.findall(r"(fusion\([^\n]*calls=%?([\w.-]+)[^\n]*)", module):
+        steps = re.findall(r"= \(?(\w+)\[[^=]*? ([\w-]+)\(", bodies[name])
+        if any(step == "reduce" and dtype in ("f32", "bf16") for dtype, step in steps):
+            kinds = re.findall(r"kind=(\w+)|\"kind\":\"(\w+)\"", line)
+            found.append(" ".join([*map("".join, kinds), *(f"{step}:{dtype}" for dtype, step in steps)]))
+    return sorted(found)

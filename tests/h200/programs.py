@@ -5,6 +5,7 @@ into the directory and prints its temporary bytes.
 """
 
 import dataclasses
+import functools
 import json
 import re
 import sys
@@ -175,7 +176,7 @@ def product(name: str) -> Program:
     return Program(products.caller(case, "pallas"), operands)
 
 
-def model(size: str, tokens: int) -> Program:
+def model(size: str, tokens: int, *, batch_invariant: bool = False) -> Program:
     """Two GDN layers and two of attention, one of which is the last and answers at the read rows."""
     layers = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
     config = dataclasses.replace(SIZES[size], layers=layers)
@@ -184,7 +185,7 @@ def model(size: str, tokens: int) -> Program:
     layout = MetadataLayout(Capacity.of_tokens(tokens), config.gated_delta_net.conv_taps)
 
     def function(buffer: jax.Array, params: tuple[jax.Array, ...]) -> jax.Array:
-        return qwen3_5.forward(packing.unpack(params), layout.unpack(buffer), config)
+        return qwen3_5.forward(packing.unpack(params), layout.unpack(buffer), config, batch_invariant=batch_invariant)
 
     return Program(function, (buffer(layout), packing.shapes(specs)))
 
@@ -225,6 +226,10 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "matmul gate_up 64": lambda: product("4B gate_up 64"),
     "4B": lambda: model("4B", 2_688),
     "0.8B": lambda: model("0.8B", 1_024),
+    **{
+        f"0.8B batch-invariant {tokens}": functools.partial(model, "0.8B", tokens, batch_invariant=True)
+        for tokens in (64, 2_688)
+    },
     "0.8B growing": lambda: growing_model("0.8B", 768),
 }
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import pytest
 
-from flide_jax.engine.program import GPU_COMPILER_OPTIONS
+from flide_jax.engine.program import BATCH_INVARIANT_OPTIONS, GPU_COMPILER_OPTIONS
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
-from tests.h200.building import Kernel, build, kernels_of, launched_of
+from tests.h200.building import Kernel, build, kernels_of, launched_of, reductions_of
 from tests.h200.programs import POOL_PAGES, POOL_SLOTS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CUDA's compiler is installed on Linux only")
@@ -75,6 +75,18 @@ def test_a_forward_is_one_command_buffer(size):
     assert max(kernel.spilled for kernel in built.kernels) <= max(bound.spilled for bound in OPS.values())
 
 
+def test_what_sums_over_a_row_is_the_same_in_a_batch_invariant_forward_of_any_size():
+    """XLA chooses by the shapes what it fuses with a sum and how threads share a row."""
+    options = GPU_COMPILER_OPTIONS | BATCH_INVARIANT_OPTIONS["gpu"]
+    short, long = (build(f"0.8B batch-invariant {tokens}", options) for tokens in (64, 2_688))
+    assert short.reductions == long.reductions
+    # Before each mixer and feed-forward, of queries and keys, and of the readout: its norm and its sum.
+    assert len(short.reductions) == 4 + 4 + 2 * 2 + 2
+    for built in (short, long):
+        assert built.launched == ["kCommandBuffer"]
+        assert not [one for one in built.reductions if "triton" in one]
+
+
 def test_a_growing_round_writes_its_pool_in_place():
     """One command buffer like a plain one, whose only pages and slots are those that the caller gave away."""
     built = build("0.8B growing", GPU_COMPILER_OPTIONS)
@@ -121,3 +133,27 @@ def test_what_is_launched_outside_a_command_buffer_is_seen():
 003: kCopy               [prev=002 (8)  | sink        ] kCopy
 """
     assert launched_of(thunks) == ["kCommandBuffer", "kCopy"]
+
+
+def test_fusions_that_sum_are_seen():
+    module = """\
+%add (x: f32[], y: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%fused_norm (rows: bf16[64,8]) -> f32[64] {
+  %rows = bf16[64,8]{1,0} parameter(0)
+  %wide = f32[64,8]{1,0} convert(%rows)
+  ROOT %sums = f32[64]{0} reduce(%wide, %zero), dimensions={1}, to_apply=%add
+}
+
+%fused_count (rows: s32[64,8]) -> s32[64] {
+  ROOT %sums = s32[64]{0} reduce(%rows, %zero), dimensions={1}, to_apply=%add_s32
+}
+
+ENTRY %main (rows: bf16[64,8]) -> f32[64] {
+  %f = f32[64]{0} fusion(%rows), kind=kCustom, calls=%fused_norm, backend_config={"kind":"__triton"}
+  %g = s32[64]{0} fusion(%n), kind=kInput, calls=%fused_count
+}
+"""
+    assert reductions_of(module) == ["kCustom __triton parameter:bf16 convert:f32 reduce:f32"]

@@ -1,6 +1,6 @@
 """Qwen3.5, Qwen3.6 and Qwen3.8 text models: dense, three Gated DeltaNet layers to one of attention."""
 
-from flide_jax.models.qwen3_5.config import Qwen35Config
+from flide_jax.models.qwen3_5.config import Qwen35Config, conv_taps
 from flide_jax.models.qwen3_5.model import (
     Qwen35Params,
     abstract,
@@ -16,6 +16,7 @@ __all__ = [
     "Qwen35Params",
     "abstract",
     "abstract_pool",
+    "conv_taps",
     "forward",
     "growing_forward",
     "hidden_states",

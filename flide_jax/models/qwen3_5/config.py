@@ -94,6 +94,11 @@ class Qwen35Config:
         )
 
 
+def conv_taps(config: Qwen35Config) -> int:
+    """Taps of the short convolution."""
+    return config.gated_delta_net.conv_taps
+
+
 def _interleaved_axes(frequencies: int, sections: tuple[int, ...] | list[int]) -> tuple[int, ...]:
     """Axis of each frequency: time, height, width in turn, as long as height and width have frequencies left."""
     if len(sections) != 3:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int32
 
 from flide_jax.array_types import Hidden, Logits, RowHidden, Tokens
@@ -120,6 +121,7 @@ def forward(
     embedded: Hidden | None = None,
     implementation: Implementation = None,
     selective_readout: bool = True,
+    batch_invariant: bool = False,
 ) -> Logits:
     """Label logits of the read rows of one round, [reads, L], float32 (float64 for a float64 model).
 
@@ -127,6 +129,10 @@ def forward(
 
     Selective readout: of the last layer only what other rows may need (keys and values, or the recurrence) runs at
     every row; everything else runs at the read rows. Without it the whole layer runs at every row, for ablations.
+
+    Batch-invariant: the bits of a logit depend on the tokens of the state and of the branch that it is read from, and
+    on no other of the round, nor on its order or capacity (`EngineConfig.batch_invariant`). Then attention of the last
+    layer runs at every row, too.
     """
     logits, _ = _forward(
         params,
@@ -135,6 +141,7 @@ def forward(
         embedded=embedded,
         implementation=implementation,
         selective_readout=selective_readout,
+        batch_invariant=batch_invariant,
     )
     return logits
 
@@ -168,13 +175,22 @@ def hidden_states(
     config: Qwen35Config,
     *,
     embedded: Hidden | None = None,
+    batch_invariant: bool = False,
     implementation: Implementation = None,
 ) -> Float[Array, "depths T d"]:
     """The residual stream after the embedding and after every layer, all rows: for proofs and ablations."""
     rotary = _rotary(metadata, config, params.final_norm.dtype)
     states = [embed(params, metadata.tokens) if embedded is None else embedded]
     for layer in params.layers:
-        hidden, _ = _decoder_layer(layer, states[-1], rotary, metadata, config, implementation=implementation)
+        hidden, _ = _decoder_layer(
+            layer,
+            states[-1],
+            rotary,
+            metadata,
+            config,
+            batch_invariant=batch_invariant,
+            implementation=implementation,
+        )
         states.append(hidden)
     return jnp.stack(states)
 
@@ -188,6 +204,7 @@ def _forward(
     embedded: Hidden | None,
     implementation: Implementation,
     selective_readout: bool,
+    batch_invariant: bool = False,
 ) -> tuple[Logits, Pool]:
     """Logits, and the pool after all layers; empty without one."""
     rotary = _rotary(metadata, config, params.final_norm.dtype)
@@ -204,11 +221,15 @@ def _forward(
             config,
             rows=read_rows if is_last and selective_readout else None,
             pool=None if pool is None else pool[number],
+            batch_invariant=batch_invariant,
             implementation=implementation,
         )
         after += [] if kept is None else [kept]
     hidden = hidden if selective_readout else hidden[read_rows]
-    return label_logits(hidden, params.final_norm, params.head, epsilon=config.norm_epsilon), tuple(after)
+    logits = label_logits(
+        hidden, params.final_norm, params.head, epsilon=config.norm_epsilon, batch_invariant=batch_invariant
+    )
+    return logits, tuple(after)
 
 
 def _rotary(metadata: RoundMetadata, config: Qwen35Config, dtype: np.dtype) -> RotaryTable:
@@ -224,6 +245,7 @@ def _decoder_layer(
     *,
     rows: Int32[Array, " N"] | None = None,
     pool: LayerPool | None = None,
+    batch_invariant: bool = False,
     implementation: Implementation = None,
 ) -> tuple[RowHidden, LayerPool | None]:
     """Mixer and feed-forward, each behind a norm and added to the residual stream; output at `rows`, or everywhere.
@@ -231,7 +253,7 @@ def _decoder_layer(
     And what the layer keeps, in a growing round.
     """
     epsilon = config.norm_epsilon
-    normed = rms_norm(hidden, params.mixer_norm, epsilon=epsilon).astype(hidden.dtype)
+    normed = checkpoint_name(rms_norm(hidden, params.mixer_norm, epsilon=epsilon).astype(hidden.dtype), "mixer_norm")
     residual = hidden if rows is None else hidden[rows]
     kept: LayerPool | None
     if isinstance(params.mixer, AttentionParams):
@@ -247,6 +269,7 @@ def _decoder_layer(
             pages=pool,
             growth=metadata.growth,
             epsilon=epsilon,
+            chunks=metadata.segments if batch_invariant else None,
             implementation=implementation,
         )
     else:
@@ -262,8 +285,13 @@ def _decoder_layer(
             slots=pool,
             growth=metadata.growth,
             epsilon=epsilon,
+            batch_invariant=batch_invariant,
             implementation=implementation,
         )
     normed = rms_norm(hidden, params.feed_forward_norm, epsilon=epsilon).astype(hidden.dtype)
+    normed = checkpoint_name(normed, "feed_forward_norm")
     with jax.named_scope("feed_forward"):
-        return feed_forward(params.feed_forward, normed, hidden, implementation=implementation), kept
+        hidden = feed_forward(
+            params.feed_forward, normed, hidden, batch_invariant=batch_invariant, implementation=implementation
+        )
+    return hidden, kept
