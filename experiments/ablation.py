@@ -33,7 +33,7 @@ import numpy as np
 from experiments import records
 from experiments.latency import program, random_plan
 from experiments.model_sizes import SIZES
-from flide_jax.engine import Ablation, EngineConfig
+from flide_jax.engine import Ablation, EngineConfig, serialised
 from flide_jax.engine.ablation import Logits, logits_without_forks
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.model_directory import demo_directory, describe
@@ -73,7 +73,8 @@ class Ablated:
         if not self.ablation.op_by_op:
             wanted = set[Capacity]().union(*(self._capacities(self.texts(plans)) for plans in queues))
             ordered = sorted(wanted, key=lambda capacity: capacity.tokens)
-            self.run.compiled |= dict(self.program.compile_all(ordered))
+            processes = serialised.default_processes()
+            self.run.compiled |= serialised.executables(self.program, ordered, processes=processes)
 
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
         """Label logits of each plan."""

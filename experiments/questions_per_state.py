@@ -20,7 +20,6 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from experiments.latency import random_plan
 from experiments.model_sizes import SIZES
 from experiments.multi_item_scoring import WAYS, Passes
 from flide_jax.checkpoints import Placement
+from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.model_directory import demo_directory
@@ -76,7 +76,10 @@ SMALL = Scale(state=200, question=12, counts=(1, 8), largest=512)
 
 
 class Bench:
-    """The executables of a model that the ways need: those of plain rounds, of growing ones, of multi-item scoring."""
+    """The executables of a model that the ways need: of plain rounds and of growing ones.
+
+    Those of multi-item scoring are compiled when they are first called.
+    """
 
     def __init__(self, size: str, config: EngineConfig) -> None:
         made = model(size, config)
@@ -106,16 +109,16 @@ class Bench:
     def compile(self, plans: Sequence[Plan]) -> None:
         """What the ways need for some plans, side by side."""
         plain = [[Demand.of(plan)] for plan in plans] + [[Demand.of(text) for text in alone(plan)] for plan in plans]
-        self.run.compiled |= dict(self.program.compile_all(capacities(plain, self.run.ladder)))
+        processes = serialised.default_processes()
+        needed = capacities(plain, self.run.ladder)
+        self.run.compiled |= serialised.executables(self.program, needed, processes=processes)
         kept: list[list[Demand]] = []
         for plan in plans:
             saved = plan.state.size - PLACEMENT.margin
             first, *others = (reordered(plan, [index]) for index in range(plan.branch_lengths.size))
             kept += [[Demand.of(first, saved=saved)], [Demand.of(other, resumed=saved) for other in others]]
         wanted = capacities(kept, self.keeping.growing_ladder)
-        self.keeping.compiled |= dict(self.growing.compile_all(wanted))
-        with ThreadPoolExecutor() as threads:
-            list(threads.map(self.ways["multi-item"], plans))
+        self.keeping.compiled |= serialised.executables(self.growing, wanted, processes=processes)
 
     def milliseconds(self, way: str, plans: Sequence[Plan]) -> list[float]:
         """Of each of some plans, behind one that warms up."""
