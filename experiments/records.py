@@ -27,10 +27,14 @@ def append(path: Path, record: dict) -> dict:
     return record
 
 
+def read(path: Path) -> list[dict]:
+    """The records of a file, the oldest first."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
 def newest(path: Path) -> dict:
     """The last record of a file."""
-    record: dict = json.loads(path.read_text("utf-8").splitlines()[-1])
-    return record
+    return read(path)[-1]
 
 
 def digest(path: Path) -> str:

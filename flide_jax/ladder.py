@@ -21,7 +21,7 @@ from flide_jax.layout import lay_out
 from flide_jax.models.pool import bytes_of
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Answer, Request
-from flide_jax.verification import compare, option_probabilities
+from flide_jax.verification import compare, probabilities
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 
 type Probabilities = dict[str, Float64[np.ndarray, " _"]]
@@ -83,7 +83,7 @@ class Ladder:
 
 def answers_of(answers: dict[str, Answer]) -> Probabilities:
     """The probabilities of answers."""
-    return {name: option_probabilities(answer) for name, answer in answers.items()}
+    return {name: probabilities(answer) for name, answer in answers.items()}
 
 
 def engine_answers(engine: Engine) -> Callable[[Request, Logits], Probabilities]:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Float64
 
 from flide_jax.engine import Engine
 from flide_jax.prompts.plan import Plan
-from flide_jax.request import Answer, ChoiceAnswer, Request, YesNoAnswer
+from flide_jax.request import Answer, Answers, ChoiceAnswer, Request, YesNoAnswer
 from pallas_kernels.precision import accumulation_dtype
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 7e-2}
@@ -70,12 +70,29 @@ def compare(
     return [
         QuestionComparison(
             question=name,
-            forked=option_probabilities(answers_forked[name]),
-            alone=option_probabilities(answers_alone[name]),
+            forked=probabilities(answers_forked[name]),
+            alone=probabilities(answers_alone[name]),
             same_bits=forked[row, options].tobytes() == alone[row, options].tobytes(),
         )
         for row, (name, options) in enumerate(zip(request.questions, columns, strict=True))
     ]
+
+
+def differences(answers: Answers, others: Answers) -> Float64[np.ndarray, " questions"]:
+    """The largest |dp| of each question between two answers to one request."""
+    pairs = zip(answers.values(), others.values(), strict=True)
+    return np.array([np.abs(probabilities(one) - probabilities(other)).max() for one, other in pairs])
+
+
+def probabilities(answer: Answer) -> Float64[np.ndarray, " options"]:
+    """The probability of every option in the question's order; of yes and no."""
+    match answer:
+        case YesNoAnswer():
+            return np.array([answer.probability, 1.0 - answer.probability])
+        case ChoiceAnswer():
+            return np.array(list(answer.probabilities.values()))
+        case _:
+            return np.array(answer.probabilities)
 
 
 def _logits_alone(engine: Engine, plan: Plan) -> Float[np.ndarray, "reads L"]:
@@ -87,14 +104,3 @@ def _logits_alone(engine: Engine, plan: Plan) -> Float[np.ndarray, "reads L"]:
         (alone,) = engine.logits([plan.alone(branch)])
         logits[plan.read_branches == branch] = alone
     return logits
-
-
-def option_probabilities(answer: Answer) -> Float64[np.ndarray, " options"]:
-    """The probability of each option, in the order of the question's; of yes and no."""
-    match answer:
-        case YesNoAnswer():
-            return np.array([answer.probability, 1.0 - answer.probability])
-        case ChoiceAnswer():
-            return np.array(list(answer.probabilities.values()))
-        case _:
-            return np.array(answer.probabilities)

@@ -43,6 +43,15 @@ def pieces(requests: Sequence[Request]) -> list[Piece]:
     return found
 
 
+def texts(requests: Sequence[Request]) -> list[np.ndarray]:
+    """The stream rows of every question's whole text, its state's and its own, in the order of the text."""
+
+    def rows(piece: Piece) -> np.ndarray:
+        return np.arange(piece.begin, piece.begin + piece.length, dtype=np.int32)
+
+    return [np.concatenate([rows(piece.parent), rows(piece)]) for piece in pieces(requests) if piece.parent is not None]
+
+
 def stream_rows(requests: Sequence[Request], *, multiple: int = CHUNK_ROWS) -> int:
     """T: rows of the stream, padded to a multiple."""
     last = pieces(requests)[-1]

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from flide_jax.array_types import IntVector
 from flide_jax.drawing.text import one_line, plain_table
-from flide_jax.layout import Capacity, MetadataLayout, Stream
+from flide_jax.layout import Capacity, MetadataLayout, RoundMetadata, Stream
 from flide_jax.layout.pieces import chunks_of
 
 LEGEND = (
@@ -57,6 +57,28 @@ def draw_stream(stream: Stream, capacity: Capacity, names: Sequence[str]) -> Tab
     used, rows_in_all = stream.tokens.size, capacity.tokens
     if used < rows_in_all:
         table.add_row(f"[{used}, {rows_in_all})", str(rows_in_all - used), "", "padding", style="dim")
+    return table
+
+
+def draw_rows(stream: Stream, metadata: RoundMetadata, rows: Sequence[int]) -> Table:
+    """What the metadata of a round says of some rows."""
+    columns = ("row", "token", "request", "branch", "position", "state keys", "own keys", "predecessors", "chunk row")
+    table = plain_table(*columns, right=columns[:5])
+    spans = {name: np.asarray(column) for name, column in vars(metadata.spans).items()}
+    piece = stream.token_piece
+    for row in rows:
+        branch = int(piece[row]) - stream.requests
+        table.add_row(
+            str(row),
+            str(np.asarray(metadata.tokens)[row]),
+            str(stream.piece_request[piece[row]]),
+            "state" if branch < 0 else str(branch),
+            str(np.asarray(metadata.rotary_positions)[0, row]),
+            f"[{spans['state_begin'][row]}, {spans['state_end'][row]})",
+            f"[{spans['own_begin'][row]}, {spans['own_end'][row]})" if branch >= 0 else "",
+            " ".join(map(str, np.asarray(metadata.predecessors)[row])),
+            str(np.asarray(metadata.segments.chunk_row)[row]),
+        )
     return table
 
 

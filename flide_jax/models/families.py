@@ -22,8 +22,12 @@ class Family:
         weight_table: where tensors go, `weight_table(config, label_ids)`.
         forward: label logits, `forward(params, metadata, config, implementation=..., selective_readout=...,
             batch_invariant=...)`.
+        begin: the residual stream behind the first layers, `begin(params, metadata, config, layers=..., pool=...,
+            implementation=..., batch_invariant=...)`, and what they keep in the pool; `forward` goes on from it.
         growing_forward: of growing rounds: the same with a pool behind the metadata, and it returns the pool as well;
             these are not batch-invariant.
+        hidden_states: of every row after every layer, `hidden_states(params, metadata, config, embedded=...)`.
+        embed: embedding rows, `embed(params, tokens)`.
         abstract_pool: shapes of that, `abstract_pool(config, pages=..., slots=..., dtype=dtype)`.
         conv_taps: taps of the short convolution.
     """
@@ -32,6 +36,9 @@ class Family:
     abstract: Callable[..., Any]
     weight_table: Callable[..., Any]
     forward: Callable[..., Any]
+    begin: Callable[..., Any]
+    hidden_states: Callable[..., Any]
+    embed: Callable[..., Any]
     growing_forward: Callable[..., Any]
     abstract_pool: Callable[..., Any]
     conv_taps: Callable[[Any], int]
@@ -42,6 +49,9 @@ QWEN3_5 = Family(
     abstract=qwen3_5.abstract,
     weight_table=qwen3_5.weight_table,
     forward=qwen3_5.forward,
+    begin=qwen3_5.begin,
+    hidden_states=qwen3_5.hidden_states,
+    embed=qwen3_5.embed,
     growing_forward=qwen3_5.growing_forward,
     abstract_pool=qwen3_5.abstract_pool,
     conv_taps=qwen3_5.conv_taps,

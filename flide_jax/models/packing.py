@@ -1,6 +1,7 @@
 """Parameters as fewer arrays: what a call costs the host grows with the number of its arguments."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,19 +19,23 @@ class Packing:
     Attributes:
         structure: of the tree.
         stacks: for each stack, the numbers of its leaves in the order of the tree.
+        first: how many of the stacks hold the tree's first leaves, which an executable of their own takes.
     """
 
     structure: jax.tree_util.PyTreeDef
     stacks: tuple[tuple[int, ...], ...]
+    first: int = 0
 
     @classmethod
-    def of(cls, tree: Any) -> "Packing":
-        """The packing of a tree of arrays, or of anything with shape and dtype."""
+    def of(cls, tree: Any, *, first_leaves: int = 0) -> "Packing":
+        """The packing of a tree of arrays, or of anything with shape and dtype. No stack holds first and other leaves."""
         leaves, structure = jax.tree.flatten(tree)
         stacks: dict[Any, list[int]] = {}
         for number, leaf in enumerate(leaves):
-            stacks.setdefault((leaf.shape, leaf.dtype) if len(leaf.shape) == 1 else number, []).append(number)
-        return cls(structure, tuple(map(tuple, stacks.values())))
+            alike = (leaf.shape, leaf.dtype) if len(leaf.shape) == 1 else number
+            stacks.setdefault((number < first_leaves, alike), []).append(number)
+        first = sum(numbers[0] < first_leaves for numbers in stacks.values())
+        return cls(structure, tuple(map(tuple, stacks.values())), first)
 
     def shapes(self, tree: Any) -> tuple[jax.ShapeDtypeStruct, ...]:
         """Shapes and dtypes of the stacks of such a tree."""
@@ -51,10 +56,10 @@ class Packing:
             for stack in self.stacks
         )
 
-    def unpack(self, packed: tuple[jax.Array, ...]) -> Any:
-        """The tree, of slices of the stacks."""
-        leaves: dict[int, jax.Array] = {}
+    def unpack(self, packed: Sequence[jax.Array | None]) -> Any:
+        """The tree, of slices of the stacks; of None for those that are None."""
+        leaves: dict[int, jax.Array | None] = {}
         for stack, array in zip(self.stacks, packed, strict=True):
             for place, number in enumerate(stack):
-                leaves[number] = array[place] if len(stack) > 1 else array
+                leaves[number] = array[place] if array is not None and len(stack) > 1 else array
         return jax.tree.unflatten(self.structure, [leaves[number] for number in range(len(leaves))])

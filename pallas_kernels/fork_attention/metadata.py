@@ -39,6 +39,11 @@ class KeySpans:
         """The spans of some rows only: queries of a readout at `rows`."""
         return jax.tree.map(lambda column: column[rows], self)
 
+    def pairs(self) -> int:
+        """How many pairs of a row and a key that it sees there are."""
+        lengths = (self.state_end - self.state_begin) + (self.own_end - self.own_begin)
+        return int(np.asarray(lengths).sum())
+
     def visible(self, key_rows: int) -> jax.Array:
         """bool [N, key_rows]: the mask of Eq. 3, of spans that are not stacked."""
         y = jax.lax.iota(np.int32, key_rows)[None, :]

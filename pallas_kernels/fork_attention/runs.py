@@ -64,6 +64,10 @@ class TileRuns:
         """All blocks of each tile."""
         return self.cores(block) + (self.masked_end[-1] + block - 1) // block
 
+    def pairs(self, block: int) -> int:
+        """How many pairs of a row and a key all tiles multiply, hidden ones included."""
+        return int(np.asarray(self.blocks(block)).sum()) * block * self.visible_begin.shape[-1]
+
 
 def tile_runs(spans: KeySpans, cached: CachedKeys | None, *, rows: int, block: int) -> TileRuns:
     """Key lists of tiles of `rows` query rows each, with blocks of `block` keys."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
@@ -84,6 +85,26 @@ CASES = {name: Case(requests) for name, requests in trees.WORKLOADS.items()} | {
     f"{name} 16/16": Case(requests, value_heads=16) for name, requests in trees.WORKLOADS.items()
 }
 CASES |= {"growing step": Case(trees.GROWING_STEP, tail=32)}
+
+
+def text_alone(
+    operands: Sequence[jax.Array | np.ndarray], segments: Segments, text: np.ndarray
+) -> tuple[list[np.ndarray], Segments]:
+    """The operands of one question's whole text as a round of its own, and its segments.
+
+    Args:
+        operands: of a round, in its chunk rows.
+        segments: of the round.
+        text: the stream rows of the text, in its order (`trees.texts`).
+    """
+    alone = trees.segments([Request(text.size, [])], text.size)
+    rows = CHUNK_ROWS * alone.chunk_length.shape[0]
+    own = []
+    for operand in operands:
+        placed = np.zeros((rows, *operand.shape[1:]), operand.dtype)
+        placed[: text.size] = np.asarray(operand)[np.asarray(segments.chunk_row)[text]]
+        own.append(placed)
+    return own, alone
 
 
 def caller(case: Case, implementation: str) -> Callable[..., tuple[jax.Array, ...]]:

@@ -1,5 +1,7 @@
 """The forward pass: one stream of states and branches in, label logits of the read rows out."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,13 +121,15 @@ def forward(
     config: Qwen35Config,
     *,
     embedded: Hidden | None = None,
+    first_layer: int = 0,
     implementation: Implementation = None,
     selective_readout: bool = True,
     batch_invariant: bool = False,
 ) -> Logits:
     """Label logits of the read rows of one round, [reads, L], float32 (float64 for a float64 model).
 
-    `embedded` replaces `embed(params, metadata.tokens)` where rows are not, or not only, looked up in the embedding.
+    `embedded` replaces `embed(params, metadata.tokens)` where rows are not, or not only, looked up in the embedding; or
+    it is what `begin` returned for the layers before `first_layer`.
 
     Selective readout: of the last layer only what other rows may need (keys and values, or the recurrence) runs at
     every row; everything else runs at the read rows. Without it the whole layer runs at every row, for ablations.
@@ -139,6 +143,7 @@ def forward(
         metadata,
         config,
         embedded=embedded,
+        first_layer=first_layer,
         implementation=implementation,
         selective_readout=selective_readout,
         batch_invariant=batch_invariant,
@@ -153,20 +158,48 @@ def growing_forward(
     config: Qwen35Config,
     *,
     embedded: Hidden | None = None,
+    first_layer: int = 0,
     implementation: Implementation = None,
     selective_readout: bool = True,
 ) -> tuple[Logits, Pool]:
-    """`forward` of a growing round: states resume from a pool, which is returned with what they leave in it."""
+    """`forward` of a growing round: states resume from a pool, which is returned with what they leave in it.
+
+    The pool is that of the layers from `first_layer` on.
+    """
     logits, after = _forward(
         params,
         metadata,
         config,
         pool=pool,
         embedded=embedded,
+        first_layer=first_layer,
         implementation=implementation,
         selective_readout=selective_readout,
     )
     return logits, after
+
+
+def begin(
+    params: Qwen35Params,
+    metadata: RoundMetadata,
+    config: Qwen35Config,
+    *,
+    layers: int,
+    pool: Pool | None = None,
+    implementation: Implementation = None,
+    batch_invariant: bool = False,
+) -> tuple[Hidden, Pool]:
+    """The residual stream behind the first layers, and their pool (empty without one); `forward` goes on from there."""
+    hidden = embed(params, metadata.tokens)
+    return _layers(
+        params.layers[:layers],
+        hidden,
+        metadata,
+        config,
+        pool=pool,
+        implementation=implementation,
+        batch_invariant=batch_invariant,
+    )
 
 
 def hidden_states(
@@ -202,34 +235,59 @@ def _forward(
     *,
     pool: Pool | None = None,
     embedded: Hidden | None,
+    first_layer: int,
     implementation: Implementation,
     selective_readout: bool,
     batch_invariant: bool = False,
 ) -> tuple[Logits, Pool]:
     """Logits, and the pool after all layers; empty without one."""
-    rotary = _rotary(metadata, config, params.final_norm.dtype)
     hidden = embed(params, metadata.tokens) if embedded is None else embedded
     read_rows = jnp.asarray(metadata.read_rows)
+    hidden, after = _layers(
+        params.layers[first_layer:],
+        hidden,
+        metadata,
+        config,
+        last_rows=read_rows if selective_readout else None,
+        pool=pool,
+        batch_invariant=batch_invariant,
+        implementation=implementation,
+    )
+    hidden = hidden if selective_readout else hidden[read_rows]
+    logits = label_logits(
+        hidden, params.final_norm, params.head, epsilon=config.norm_epsilon, batch_invariant=batch_invariant
+    )
+    return logits, after
+
+
+def _layers(
+    layers: Sequence[LayerParams],
+    hidden: Hidden,
+    metadata: RoundMetadata,
+    config: Qwen35Config,
+    *,
+    last_rows: Int32[Array, " N"] | None = None,
+    pool: Pool | None,
+    batch_invariant: bool,
+    implementation: Implementation,
+) -> tuple[RowHidden, Pool]:
+    """Some layers one after the other, the last of them at some rows, or everywhere; and what they keep."""
+    rotary = _rotary(metadata, config, accumulation_dtype(hidden.dtype))
     after = []
-    for number, layer in enumerate(params.layers):
-        is_last = number == len(params.layers) - 1
+    for number, layer in enumerate(layers):
         hidden, kept = _decoder_layer(
             layer,
             hidden,
             rotary,
             metadata,
             config,
-            rows=read_rows if is_last and selective_readout else None,
+            rows=last_rows if number == len(layers) - 1 else None,
             pool=None if pool is None else pool[number],
             batch_invariant=batch_invariant,
             implementation=implementation,
         )
         after += [] if kept is None else [kept]
-    hidden = hidden if selective_readout else hidden[read_rows]
-    logits = label_logits(
-        hidden, params.final_norm, params.head, epsilon=config.norm_epsilon, batch_invariant=batch_invariant
-    )
-    return logits, tuple(after)
+    return hidden, tuple(after)
 
 
 def _rotary(metadata: RoundMetadata, config: Qwen35Config, dtype: np.dtype) -> RotaryTable:

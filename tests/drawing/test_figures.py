@@ -1,0 +1,167 @@
+"""What the figures show is what they were given."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import FancyArrowPatch
+
+from experiments import records
+from flide_jax.checkpoints import Checkpoint
+from flide_jax.drawing.figures.attention import draw_masks, draw_tiles
+from flide_jax.drawing.figures.exactness import draw_depths, draw_wrong_forks
+from flide_jax.drawing.figures.growth import Step, draw_pages, draw_steps
+from flide_jax.drawing.figures.recurrence import draw_chunks, draw_predecessors
+from flide_jax.drawing.figures.results import draw_kernels, draw_parts, draw_peers, draw_speed, latest
+from flide_jax.drawing.figures.stream import draw_positions
+from flide_jax.drawing.figures.style import BLUE, OWN, RED, STATE, Picture
+from flide_jax.layout import Capacity, lay_out
+from pallas_kernels import trees
+from pallas_kernels.fork_attention.runs import tile_runs
+from pallas_kernels.trees import Request
+from tests.trees import plan_of
+
+REQUESTS = [Request(90, [20, 70]), Request(40, [33])]
+ROWS = trees.stream_rows(REQUESTS)
+SPANS = trees.key_spans(REQUESTS, ROWS)
+
+
+def texts(picture: Picture) -> list[str]:
+    return [text.get_text() for axes in picture.figure.axes for text in axes.texts]
+
+
+def colours_of_cells(picture: Picture, panel: int) -> np.ndarray:
+    """The colour of each cell of an image, as text."""
+    (image,) = picture.figure.axes[panel].images
+    shown = np.array([to_hex(colour).upper() for colour in image.cmap.colors])
+    return shown[np.asarray(image.get_array())]
+
+
+def test_a_picture_is_the_same_svg_every_time():
+    first, second = (draw_masks({"spans": SPANS}, ROWS).svg() for _ in range(2))
+    assert first == second and first.lstrip().startswith("<?xml") and "<dc:date>" not in first
+    assert draw_masks({"spans": SPANS}, ROWS)._repr_svg_() == first
+
+
+def test_masks_show_both_sources_and_a_dense_mask_the_same_cells():
+    visible = np.asarray(SPANS.visible(ROWS))
+    picture = draw_masks({"spans": SPANS, "dense": visible}, ROWS)
+    cells = colours_of_cells(picture, 0)
+    assert ((cells == STATE) | (cells == OWN) == visible).all()
+    branch = trees.texts(REQUESTS)[1]
+    assert (cells[branch[-1], branch] == [STATE] * 90 + [OWN] * 70).all()
+    assert ((colours_of_cells(picture, 1) != to_hex("white").upper()) == visible).all()
+
+
+def test_tiles_cover_what_is_seen():
+    runs = tile_runs(SPANS, None, rows=16, block=32)
+    cells = colours_of_cells(draw_tiles(runs, SPANS, key_rows=ROWS, block=32), 0)[:ROWS]
+    visible = np.asarray(SPANS.visible(ROWS))
+    used = visible.any(axis=1)  # a row of padding may stand in a tile whose others see a block
+    assert (((cells == STATE) | (cells == OWN)) == visible)[used].all(), (
+        "a pair that is seen is not met, or the reverse"
+    )
+    met = (cells != to_hex("white").upper()).sum()
+    assert visible.sum() == SPANS.pairs() < met <= runs.pairs(32)
+
+
+def test_rows_stand_at_their_positions():
+    stream = lay_out([plan_of(12, [5, 7], np.random.default_rng(0)), plan_of(4, [3], np.random.default_rng(1))])
+    picture = draw_positions(stream, Capacity.of_tokens(64), ["a", "b", "c"])
+    lines = [line for line in picture.figure.axes[1].lines if line.get_linewidth() > 2]
+    positions = np.concatenate([line.get_ydata() for line in lines])
+    np.testing.assert_array_equal(positions, stream.token_index)
+    (read,) = [line for line in picture.figure.axes[1].lines if line.get_label() == "row that is read"]
+    np.testing.assert_array_equal(read.get_xdata(), stream.read_rows)
+    assert {"state 0", "state 1", "a", "b", "c", "padding", "12", "P = 4"} <= set(texts(picture))
+
+
+def test_every_branch_starts_from_its_slot():
+    segments = trees.segments_of_capacity(REQUESTS)
+    picture = draw_chunks(segments, ["s0", "s1", "a", "b", "c"])
+    arrows = [text.arrow_patch for text in picture.figure.axes[0].texts if getattr(text, "arrow_patch", None)]
+    assert len(arrows) == 3 + 2  # to each branch, and from each state
+    assert {"slot 0", "slot 1", "s0: 90 rows", "b: 70 rows"} <= set(texts(picture))
+
+
+def test_slots_of_the_pool_have_their_own_numbers():
+    segments = jax.tree.map(np.asarray, trees.growing_segments([Request(90, [20])], 128, tail=10))
+    assert {"slot 0", "slot 1 of the pool"} <= set(texts(draw_chunks(segments, ["first", "second", "a"])))
+
+
+def test_a_branch_reads_the_last_rows_of_its_state():
+    before = trees.predecessors([Request(5, [2, 2])], 9)
+    picture = draw_predecessors(before, np.array([0, 0, 0, 0, 0, 1, 1, 2, 2], np.int32), pieces=[0, 1, 2])
+    arcs = [patch for patch in picture.figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
+    assert len(arcs) == 2 * 3  # the first row of a state has none
+
+
+def test_no_difference_is_drawn_at_zero():
+    (axes,) = draw_depths({"float64": np.array([0.0, 1e-15])}, {"float64": 2.0**-52}).figure.axes
+    (line,) = [line for line in axes.lines if line.get_label() == "float64"]
+    zero, *_ = axes.get_yticks()
+    assert axes.get_yticklabels()[0].get_text() == "0"
+    assert line.get_ydata().tolist() == [zero, 1e-15]
+
+
+def test_a_wrong_fork_has_another_mark():
+    picture = draw_wrong_forks({"right": np.array([0.0, 1e-16]), "wrong": np.array([0.0, 1e-3])}, tolerance=1e-12)
+    right, wrong, *_ = picture.figure.axes[0].lines
+    assert (right.get_color(), wrong.get_color()) == (BLUE, RED) and right.get_marker() != wrong.get_marker()
+
+
+def test_steps_and_pages():
+    (axes,) = draw_steps([Step(70, 0, 60, 20), Step(100, 60, None, 20)]).figure.axes
+    widths = [bar.get_width() for container in axes.containers for bar in container]
+    assert widths == [0, 70, 20, 60, 40, 20]
+    tokens = np.zeros(100, np.int32)
+    held = [
+        Checkpoint("", tokens[:70], np.array([3, 5], np.int32), 0),
+        Checkpoint("", tokens, np.array([3, 7], np.int32), 1),
+    ]
+    assert texts(draw_pages(held)) == ["3", "5", "3", "7"]
+
+
+def test_the_last_record_counts_and_other_studies_do_not():
+    found = latest(
+        [{"a": 1, "x": 1.0}, {"a": 2, "x": 2.0}, {"a": 1, "x": 3.0}, {"a": 1, "y": 4.0}, {"a": 1, "x": None}],
+        ["a"],
+        having=["x"],
+    )
+    assert {key: record["x"] for key, record in found.items()} == {(1,): 3.0, (2,): 2.0}
+
+
+@pytest.mark.parametrize("original", [[2.0, 100], None])
+def test_speed_of_any_records(original):
+    made = [
+        {"size": size, "workload": "w", "lone_ms": ms, "floor_ms": 0.5, "original": original}
+        for size, ms in (("1B", 9.0), ("1B", 3.0), ("9B", 20.0))
+    ]
+    axes = draw_speed([*made, {"study": "another"}]).figure.axes
+    assert [one.get_title(loc="left") for one in axes] == ["1B", "9B"]
+    ours = [line for line in axes[0].lines if line.get_label() == "here"]
+    assert [line.get_xdata().tolist() for line in ours] == [[3.0]]
+    assert len([line for line in axes[0].lines if line.get_label() == "original engine"]) == (original is not None)
+
+
+def test_the_committed_records_can_be_drawn():
+    latency, kernels, peers, parts = (
+        records.read(records.RESULTS / f"{name}.jsonl")
+        for name in ("latency", "kernels", "kernel_peers", "where_the_time_goes")
+    )
+    figure = draw_speed(latency).figure
+    assert {one.get_title(loc="left") for one in figure.axes} == {record["size"] for record in latency}
+    shown = texts(draw_kernels(kernels, ["fork_attention", "segmented_gdn"]))
+    ours = [record for record in kernels if record.get("implementation") == "pallas"]
+    cases = {(one["op"], one["case"]) for one in ours if one["op"] in ("fork_attention", "segmented_gdn")}
+    assert len(shown) == len(cases)
+    assert len(texts(draw_peers(peers))) == len({(r["op"], r.get("mask"), r["by"]) for r in peers})
+    assert f"{sum(us for _, us in parts[-1]['launches'].values()) / 1e3:.2f} ms" in texts(draw_parts(parts))
+
+
+def test_records_are_read_in_their_order(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(3)))
+    assert [record["n"] for record in records.read(path)] == [0, 1, 2] and records.newest(path)["n"] == 2
