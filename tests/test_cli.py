@@ -224,6 +224,28 @@ class TestVerify:
         assert "within" in out and err.count("\n") == 1
 
 
+class TestLadder:
+    def test_climbs_to_the_server(self, flide, write, tiny_model):
+        rows = write("r.jsonl", REQUEST, b"{}", REQUEST | {"state": "Other.", "questions": {"anger": ANGER}})
+        status, out, err = flide("verify", rows, "--model", tiny_model, "--ladder", "--capacities", 256)
+        assert status == 2 and err.count("\n") == 1 and "r.jsonl:2" in err
+        rungs = "tokens forks company order padding checkpoints".split()
+        lines = out.splitlines()[1:]
+        assert [line.split()[0] for line in lines[:6]] == rungs
+        assert [line.split("  ")[0] for line in lines[6:9]] == ["server, 0", "server, 1", "server, 2"]
+        assert "float32: within" in out and "EXCEEDED" not in out
+
+    def test_a_rung_past_the_tolerance_is_status_1(self, flide, write, tiny_model, monkeypatch):
+        monkeypatch.setattr("flide_jax.cli.ladder._SERVERS", {})
+        monkeypatch.setitem(verification.TOLERANCES, "float32", -1.0)
+        status, out, _ = flide("verify", write("r.json", REQUEST), "--model", tiny_model, "--ladder")
+        assert status == 1 and "float32: EXCEEDED" in out
+
+    def test_does_not_go_with_lines_for_questions(self, flide):
+        status, _, err = flide("verify", "--demo", "--ladder", "--per-question")
+        assert status == 2 and "--per-question" in err
+
+
 class TestInspect:
     @pytest.fixture
     def without_weights(self, tmp_path, tiny_model):

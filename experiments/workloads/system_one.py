@@ -26,8 +26,12 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode()
     for line in text.split("\n"):
         if line:
-            row = json.loads(line)
-            yield {"state": row["state"], "questions": dict(map(_question, enumerate(row["questions"])))}
+            yield system_one(json.loads(line))
+
+
+def system_one(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a workload in System One form."""
+    return {"state": row["state"], "questions": dict(map(_question, enumerate(row["questions"])))}
 
 
 def _question(numbered: tuple[int, dict[str, Any]]) -> tuple[str, dict[str, Any]]:

@@ -79,6 +79,12 @@ def parser(version: str) -> argparse.ArgumentParser:
         "capacities, and say how many answers keep their bits; with --batch-invariant, status 1 if one does not",
     )
     verify.add_argument("--per-question", action="store_true", help="also print a line for each question")
+    verify.add_argument(
+        "--ladder",
+        action="store_true",
+        help="change more than that, one thing at a time: tokens, company, order, padding, checkpoints, and the server "
+        "with no, one and two front-end processes; needs the extra `serve`",
+    )
 
     inspect = _command(
         commands,
@@ -165,6 +171,8 @@ def check(arguments: argparse.Namespace) -> None:
         return
     if not arguments.model and not arguments.demo:
         raise CommandError("which model? Give --model DIR or --model ID, or --demo for the small one in this package")
+    if arguments.command == "verify" and arguments.ladder and arguments.per_question:
+        raise CommandError("--per-question compares forks alone, of which --ladder prints one line")
     if arguments.command != "inspect":
         return
     if arguments.memory and arguments.file is not None:

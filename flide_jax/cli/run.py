@@ -77,6 +77,8 @@ def _command_of_requests(arguments: Namespace) -> Callable[[], int]:
             from flide_jax.cli.ask_server import ask_server as command
         case "ask":
             from flide_jax.cli.ask import ask as command
+        case "verify" if arguments.ladder:
+            from flide_jax.cli.ladder import climb as command
         case "verify":
             from flide_jax.cli.verify import verify as command
         case _:

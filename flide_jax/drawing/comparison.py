@@ -1,10 +1,11 @@
-"""Forked against alone, as a verdict over all questions and as a table of each."""
+"""Forked against alone, as a verdict over all questions and as a table of each; and the rungs of a ladder."""
 
 from collections.abc import Sequence
 
 from rich.table import Table
 
 from flide_jax.drawing.text import one_line, plain_table
+from flide_jax.ladder import Rung
 from flide_jax.same_bits import BitsComparison
 from flide_jax.verification import QuestionComparison
 
@@ -69,6 +70,23 @@ def draw_questions(found: Sequence[Found]) -> Table:
             f"{one.total_variation:.3g}",
             "yes" if one.same_bits else "no",
         )
+    return table
+
+
+def draw_ladder(rungs: Sequence[Rung], *, dtype: str, tolerance: float) -> Table:
+    """Every rung in a row of its own, and a verdict.
+
+    Args:
+        rungs: at least one.
+        dtype: what the engine computes in.
+        tolerance: the largest difference that rounding explains.
+    """
+    table = plain_table("rung", "what is changed", "questions", "|dp|", "", right=("questions", "|dp|"))
+    for rung in rungs:
+        verdict = "" if rung.largest <= tolerance else "EXCEEDED"
+        table.add_row(rung.name, rung.says, str(rung.questions), f"{rung.largest:.3g}", verdict)
+    held = all(rung.largest <= tolerance for rung in rungs)
+    table.add_row("tolerance", f"{dtype}: {'within' if held else 'EXCEEDED'}", "", f"{tolerance:g}")
     return table
 
 

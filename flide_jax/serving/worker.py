@@ -41,6 +41,7 @@ class Settings:
         row: of the tally, which is this process's.
         processes: that take requests.
         loaded: whether the model is.
+        logs: whether it writes a line for each request to standard error.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Settings:
     row: int = 0
     processes: int = 1
     loaded: bool = False
+    logs: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """For a message."""
@@ -67,7 +69,6 @@ class Settings:
 def main(channel: int, listening: int, tally: int) -> None:
     """Serves until it is told to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to all processes; the device's decides.
-    log_to_standard_error()
     asyncio.run(_serve(socket.socket(fileno=channel), socket.socket(fileno=listening), tally))
 
 
@@ -76,6 +77,8 @@ async def _serve(channel: socket.socket, listening: socket.socket, descriptor: i
     if (first := await frames.read(reader)) is None:
         return
     settings = Settings.of_json(first.fields)
+    if settings.logs:
+        log_to_standard_error()
     device = RemoteDevice(writer)
     tally = shared_tally(descriptor, settings.processes)
     service = Service(settings.name, counts=device, limits=settings.limits, tally=tally, row=settings.row)

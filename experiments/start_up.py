@@ -1,0 +1,94 @@
+"""How long is it from a start to the first answer, with a bundle of executables and without?
+
+`flide-jax ask` is started in a process of its own, and timed until it has printed the answers of one request (the
+paper's Table 17): once compiling what the request needs; once with every capacity taken from a bundle that `flide-jax
+warm` made; and `flide-jax warm` itself, which is what a server without a bundle does before it is ready. Nothing is
+kept between the starts, for each has an empty cache of compiled code. The demo model, or with `--size` random weights
+of a true size, whose checkpoint is written first and read from the machine's page cache.
+
+Predictions, 0.8B on one H200 with six capacities: with the bundle the first answer comes in at most 12 s; compiling the
+one capacity adds 10 s, and warming takes 40 s.
+How to read the result: seconds of wall time, the process's start and end included, each the median of the starts.
+
+Run as `python -m experiments.start_up`. Records go to `results/start_up.jsonl`.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import records
+from experiments.model_sizes import SIZES
+from experiments.random_checkpoint import write_checkpoint
+from flide_jax.engine.model_directory import demo_directory
+
+EXAMPLE = demo_directory() / "examples" / "support.json"
+
+
+def seconds(arguments: Sequence[str]) -> float:
+    """Of one run of the command, without anything that an earlier one compiled. Raises RuntimeError where it fails."""
+    with tempfile.TemporaryDirectory() as empty:
+        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": empty}
+        begin = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "flide_jax", *arguments], env=environment, capture_output=True, text=True
+        )
+        taken = time.perf_counter() - begin
+    if done.returncode:
+        raise RuntimeError(f"flide-jax {' '.join(arguments)}: {done.stderr.strip()}")
+    return taken
+
+
+def measure(model: Sequence[str], capacities: Sequence[str], *, repeats: int) -> dict[str, Any]:
+    """Seconds of warming, and of first answers with what that made and without it."""
+    with tempfile.TemporaryDirectory() as directory:
+        bundle = str(Path(directory) / "bundle")
+        warm = seconds(["warm", *model, *capacities, "--bundle", bundle])
+        ask = ["ask", str(EXAMPLE), "--json", *model, *capacities]
+        samples = {
+            "compiled": [seconds(ask) for _ in range(repeats)],
+            "bundle": [seconds([*ask, "--bundle", bundle]) for _ in range(repeats)],
+            "warm": [warm],
+        }
+        bundle_bytes = sum(path.stat().st_size for path in Path(bundle).iterdir())
+    return {
+        "seconds": {name: statistics.median(found) for name, found in samples.items()},
+        "samples_s": samples,
+        "bundle_mb": bundle_bytes / 1e6,
+    }
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Prints a table and appends one record."""
+    # The device is not asked for anything here: it is for the processes that are started.
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--size", choices=[*SIZES], help="default: the demo model")
+    parser.add_argument("--capacities", nargs="+", help="256, or of a true size six")
+    parser.add_argument("--repeats", type=int, help="1, or of a true size 3")
+    parser.add_argument("--results", type=Path, default=records.RESULTS / "start_up.jsonl")
+    options = parser.parse_args(arguments)
+    capacities = options.capacities or (["256"] if options.size is None else "128 256 384 640 1280 2688".split())
+    repeats = options.repeats or (1 if options.size is None else 3)
+    with tempfile.TemporaryDirectory() as directory:
+        model = ["--demo"]
+        if options.size is not None:
+            checkpoint = Path(directory) / options.size
+            write_checkpoint(checkpoint, options.size, demo_directory())
+            model = ["--model", str(checkpoint)]
+        found = measure(model, ["--capacities", *capacities], repeats=repeats)
+    for name, taken in found["seconds"].items():
+        print(f"{name:10}{taken:8.2f} s")
+    print(f"{'bundle':10}{found['bundle_mb']:8.1f} MB of {len(capacities)} executables")
+    record = {"size": options.size or "demo", "capacities": [int(one) for one in capacities]} | found
+    return records.append(options.results, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""README's results, from the newest records of `results/`: its tables and its figure, nothing of it typed by hand.
+
+Run as `python -m experiments.tables` after new records were made; `--check` changes nothing and exits with 1 where
+README or the figure is not what the records say.
+"""
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments import records
+from experiments.latency import ORIGINAL
+from experiments.line_chart import Line, draw
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+FIGURE = records.RESULTS / "questions_per_state.svg"
+BEGIN = "<!-- Made by `python -m experiments.tables` from experiments/results. -->"
+END = "<!-- End of what is made. -->"
+CARD = "NVIDIA H200"
+
+Record = dict[str, Any]
+WAYS = {
+    "alone": "each question as a text of its own",
+    "forked": "forked",
+    "kept state": "the state kept, then each question",
+    "multi-item": "multi-item scoring",
+}
+
+
+def read(name: str) -> list[Record]:
+    """All records of an experiment, the newest first; none where it has not run."""
+    path = records.RESULTS / f"{name}.jsonl"
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()][::-1]
+
+
+def newest(name: str, wanted: Callable[[Record], bool] = lambda record: True) -> Record | None:
+    """The newest record of an experiment that is wanted; None where there is none."""
+    return next(filter(wanted, read(name)), None)
+
+
+def speed() -> Iterator[str]:
+    """A lone request and a full queue, beside the original engine."""
+    yield "| | lone, original | lone, here | 64 queued, original | 64 queued, here |"
+    yield "|---|---|---|---|---|"
+    for (size, workload), (lone, queued) in ORIGINAL.items():
+
+        def ours(record: Record, size: str = size, workload: str = workload) -> bool:
+            cell = (record["size"], record["workload"], record["implementation"])
+            return cell == (size, workload, None) and record["device"] == CARD
+
+        alone = newest("latency", ours)
+        full = newest("latency", lambda record, ours=ours: ours(record) and "64" in record["queued"])
+        here = "-" if alone is None else f"{alone['lone_ms']:.2f} ms"
+        rate = "-" if full is None else f"{full['queued']['64']:.4g} /s"
+        yield f"| {size} {workload} | {lone:.2f} ms | {here} | {queued:.4g} /s | {rate} |"
+
+
+def exactness() -> Iterator[str]:
+    """The walk of the proof, a row for each family."""
+    yield "| float64 | one op, equal inputs | all layers | answers | questions |"
+    yield "|---|---|---|---|---|"
+    for family in dict.fromkeys(record["family"] for record in read("exactness")):
+        found = newest("exactness", lambda record, family=family: record["family"] == family)
+        assert found is not None
+        step, chain = (max(row[kind] for row in found["ops"]) for kind in ("step", "chain"))
+        yield f"| {family} | {step:.1e} | {chain:.1e} | {found['conclusion']:.1e} | {found['questions']} |"
+
+
+def fidelity() -> Iterator[str]:
+    """Known answers in narrower dtypes, a row for each way of asking."""
+    yield "| | total variation from float64 | 99 % of them below | another answer | right |"
+    yield "|---|---|---|---|---|"
+    for dtype in ("float32", "bfloat16"):
+        found = newest("fidelity", lambda record, dtype=dtype: record["dtype"] == dtype)
+        for way, row in (found or {"ways": {}})["ways"].items():
+            yield (
+                f"| {dtype}, {WAYS[way]} | {row['tv']:.1e} | {row['p99']:.1e} | {1 - row['agr']:.1%} "
+                f"| {row['acc']:.1%} |"
+            )
+
+
+def figure() -> tuple[str, Record]:
+    """Milliseconds of a request against its questions, as an SVG, and the record it shows: one of the card if any."""
+    found = newest("questions_per_state", lambda record: record["device"] == CARD) or newest("questions_per_state")
+    assert found is not None, "python -m experiments.questions_per_state has not run"
+    names = {"texts": WAYS["alone"]} | WAYS
+    lines = [
+        Line(names[way], [(row["questions"], row["ms"][way]) for row in found["rows"]])
+        for way in found["rows"][0]["ms"]
+    ]
+    return draw(lines, x_title="questions about one state", y_title="milliseconds of a request"), found
+
+
+def part(shown: Record) -> str:
+    """README's part between the markers. `shown`: the record of the figure."""
+    place = {"cpu": "a CPU"}.get(shown["device"], shown["device"])
+    return "\n".join(
+        [
+            BEGIN,
+            *paragraph(
+                "One H200, bfloat16, random weights at the true sizes: milliseconds of a lone request from its tokens "
+                "to the logits of its labels, and requests answered a second of 64 that wait. *Original* is the "
+                "original engine, 0.1.4, on the same kind of card. What is slower, and why, is in "
+                "`experiments/README.md`."
+            ),
+            *speed(),
+            "",
+            f"![Milliseconds against questions]({FIGURE.relative_to(ROOT).as_posix()})",
+            "",
+            *paragraph(
+                f"A state of {shown['state']:,} tokens and questions of {shown['question']}, "
+                f"{shown['size']} on {place}."
+            ),
+            *paragraph(
+                "Forked against every question alone, in float64: the largest difference over the largest value, of "
+                "each op given equal inputs and through all layers, and the largest of a probability "
+                "(`experiments/exactness.py`)."
+            ),
+            *exactness(),
+            "",
+            *paragraph("Questions with known answers, the demo model, against float64 (`experiments/fidelity.py`)."),
+            *fidelity(),
+            END,
+        ]
+    )
+
+
+def paragraph(text: str) -> list[str]:
+    """Lines as long as README's, and an empty one."""
+    return [*textwrap.wrap(text, 120, break_on_hyphens=False, break_long_words=False), ""]
+
+
+def replaced(readme: str, made: str) -> str:
+    """README with the part between its markers made anew. Raises ValueError where it has not both markers."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"README.md needs the two lines {BEGIN} and {END}")
+    return before + made + after
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes README's part and the figure; with --check says whether they are as they would be written."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where something would change")
+    options = parser.parse_args(arguments)
+    drawn, shown = figure()
+    made = {README: replaced(README.read_text("utf-8"), part(shown)), FIGURE: drawn}
+    changed = [path for path, text in made.items() if not path.is_file() or path.read_text("utf-8") != text]
+    for path in changed:
+        if options.check:
+            print(f"{path.relative_to(ROOT)} is not what the records say; run python -m experiments.tables")
+        else:
+            path.write_text(made[path], encoding="utf-8")
+    return int(options.check and bool(changed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

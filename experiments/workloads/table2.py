@@ -1,0 +1,59 @@
+"""How many tokens do the workloads have, with the state once and with a state for each question (the paper's Table 2)?
+
+From the token profiles of `profiles/`, which stand in for texts that are not part of this repository. Prediction:
+those of MultiRC are the paper's to the digit it gives, for its data and its rules are public; the others are sampled,
+and only near. How to read the result: means over the requests; `saved` is how many times more tokens are read without
+forks.
+
+Run as `python -m experiments.workloads.table2`; exits with 1 unless MultiRC agrees. `multirc_table2` counts the texts.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.workloads.multirc_table2 import PAPER
+
+PROFILES = Path(__file__).parents[1] / "profiles"
+
+
+def means(requests: list) -> dict[str, float]:
+    """Mean tokens of states, of forked streams, and of every question as a text of its own."""
+    states = np.array([state for state, _ in requests])
+    questions = np.array([len(branches) for _, branches in requests])
+    branches = np.array([sum(branches) for _, branches in requests])
+    return {
+        "requests": len(requests),
+        "questions": float(questions.mean()),
+        "state": float(states.mean()),
+        "stream": float((states + branches).mean()),
+        "as sequences": float((states * questions + branches).mean()),
+    }
+
+
+def agrees(found: dict[str, float]) -> bool:
+    """Whether these are the paper's means of MultiRC."""
+    return all(f"{found[name]:.1f}" == f"{value:.1f}" for name, value in PAPER.items())
+
+
+def main() -> dict[str, Any]:
+    """Prints a table."""
+    found = {path.stem: means(json.loads(path.read_text("utf-8"))) for path in sorted(PROFILES.glob("*.json"))}
+    print(f"{'':24}{'requests':>9}{'questions':>10}{'state':>10}{'stream':>10}{'as texts':>11}{'saved':>7}")
+    for name, row in found.items():
+        saved = row["as sequences"] / row["stream"]
+        print(
+            f"{name:24}{row['requests']:9.0f}{row['questions']:10.1f}{row['state']:10.1f}{row['stream']:10.1f}"
+            f"{row['as sequences']:11.1f}{saved:7.1f}"
+        )
+    print(f"{'multirc in the paper':43}" + "".join(f"{PAPER[name]:{width}.1f}" for name, width in WIDTHS.items()))
+    return found
+
+
+WIDTHS = {"state": 10, "stream": 10, "as sequences": 11}
+
+if __name__ == "__main__":
+    sys.exit(0 if agrees(main()["multirc"]) else 1)
