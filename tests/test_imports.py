@@ -46,6 +46,7 @@ ONLY = {
 }
 # What a user meets; what computes knows none of it.
 OUTER = {"flide_jax.cli", "flide_jax.drawing", "flide_jax.serving", "flide_jax.verification", "flide_jax.same_bits"}
+OUTER |= {"flide_jax.inspection", "flide_jax.wrong_forks"}
 NEVER = {
     "pallas_kernels": {"flide_jax", "experiments", "notebooks", "tests"},
     "flide_jax": {"experiments", "notebooks", "tests", "torch"},
