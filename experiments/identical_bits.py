@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from experiments import latency, records
-from experiments.model_sizes import SIZES
 from experiments.latency import PROFILES, read_profile
+from experiments.model_sizes import SIZES
 from flide_jax.engine import EngineConfig, serialised
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.model_directory import demo_directory, describe
