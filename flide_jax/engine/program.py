@@ -188,6 +188,11 @@ class Program:
         """Layers that are an executable of their own; 0: all are one."""
         return first_layers(len(self.abstract.layers))
 
+    @property
+    def executables(self) -> int:
+        """Of one capacity."""
+        return 2 if self.first_layers else 1
+
     def forward(self, params: tuple[jax.Array, ...], metadata: RoundMetadata, *pool: tuple[jax.Array, ...]) -> Any:
         """Label logits of the read rows of a round, from packed parameters; of a growing one, which takes the leaves of
         the pool, also these."""
@@ -263,9 +268,13 @@ class Program:
 
     def compile(self, capacity: Capacity) -> CompiledRound:
         """The executables of one capacity."""
+        return self.chained([self.compile_part(capacity, part) for part in range(self.executables)])
+
+    def compile_part(self, capacity: Capacity, part: int) -> jax.stages.Compiled:
+        """One of them."""
         options = compiler_options(self.ablation, capacity.tokens, batch_invariant=self.batch_invariant)
         with precision(self.dtype):
-            return self.chained([part.compile(options) for part in self.parts(capacity)])
+            return self.parts(capacity)[part].compile(options)
 
     def chained(self, compiled: Sequence[jax.stages.Compiled]) -> CompiledRound:
         """The compiled parts of a capacity."""

@@ -42,23 +42,29 @@ def compile_all(
     if processes == 1:
         with _without_jax_cache():
             for capacity, compiled in program.compile_all(capacities):
-                yield capacity, _payloads(compiled)
+                yield capacity, list(map(_payload, compiled.parts))
         return
+    fields = dataclasses.replace(program)  # without what it has cached, which cannot be sent
+    # The largest first, for they may take longest.
+    tasks = [
+        (capacity, part)
+        for capacity in sorted(capacities, key=lambda capacity: -capacity.tokens)
+        for part in range(program.executables)
+    ]
     pool = ProcessPoolExecutor(
-        min(processes, len(capacities)),
+        min(processes, len(tasks)),
         multiprocessing.get_context("spawn"),
         initializer=_start,
         initargs=(jax.config.jax_platforms,),
     )
+    payloads: dict[Capacity, dict[int, bytes]] = {capacity: {} for capacity in capacities}
     try:
-        fields = dataclasses.replace(program)  # without what it has cached, which cannot be sent
-        # The largest first, for they may take longest.
-        running = {
-            pool.submit(_compile, fields, capacity): capacity
-            for capacity in sorted(capacities, key=lambda capacity: -capacity.tokens)
-        }
+        running = {pool.submit(_compile, fields, *task): task for task in tasks}
         for done in as_completed(list(running)):
-            yield running.pop(done), done.result()
+            capacity, part = running.pop(done)
+            payloads[capacity][part] = done.result()
+            if len(payloads[capacity]) == program.executables:
+                yield capacity, [payload for _, payload in sorted(payloads.pop(capacity).items())]
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -97,16 +103,17 @@ def _start(platforms: str | None) -> None:
     jax.config.update("jax_platforms", platforms)
 
 
-def _compile(program: Program, capacity: Capacity) -> list[bytes]:
+def _compile(program: Program, capacity: Capacity, part: int) -> bytes:
     with _without_jax_cache():
-        return _payloads(program.compile(capacity))
+        return _payload(program.compile_part(capacity, part))
 
 
-def _payloads(compiled: CompiledRound) -> list[bytes]:
+def _payload(compiled: jax.stages.Compiled) -> bytes:
     try:
-        return [serialize_executable.serialize(part)[0] for part in compiled.parts]
+        payload: bytes = serialize_executable.serialize(compiled)[0]
     except Exception as error:  # what the plugins raise is not documented
         raise SerialisationError(in_one_line(error)) from None
+    return payload
 
 
 @contextlib.contextmanager
