@@ -19,7 +19,7 @@ def draw_positions(stream: Stream, capacity: Capacity, names: Sequence[str]) -> 
         names: of each branch, in the order of the stream.
     """
     with styled():
-        figure, (strip, below) = panels(7.6, 3.1, rows=2, sharex=True, height_ratios=[1, 2.6])
+        figure, (strip, below) = panels(7.6, 3.5, rows=2, sharex=True, height_ratios=[1.35, 2.6])
         _draw_pieces(strip, stream, capacity, names)
         index = stream.token_index
         for piece, (begin, length) in enumerate(zip(stream.piece_begin, stream.piece_length, strict=True)):
@@ -27,7 +27,7 @@ def draw_positions(stream: Stream, capacity: Capacity, names: Sequence[str]) -> 
             below.plot(rows, index[rows], color=_colour(stream, piece), linewidth=2.4, solid_capstyle="butt")
             if stream.piece_parent[piece] >= 0:
                 below.plot([begin, begin], [0, index[begin]], color=PALE, linewidth=0.8, zorder=0)
-        for length in stream.piece_length[: stream.requests]:
+        for length in np.unique(stream.piece_length[: stream.requests]):
             below.axhline(length, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
             below.text(capacity.tokens, length, f"P = {length}", ha="right", va="bottom", fontsize=8, color=INK)
         below.plot(stream.read_rows, index[stream.read_rows], "o", color=INK, markersize=4, label="row that is read")
@@ -45,14 +45,14 @@ def _draw_pieces(axes: Axes, stream: Stream, capacity: Capacity, names: Sequence
         axes.broken_barh([(begin, length)], (0, 1), facecolor=_colour(stream, piece), edgecolor="white")
         label = f"state {piece}" if stream.requests > 1 else "state"
         name = label if is_state else one_line(names[piece - stream.requests], limit=18).plain
-        axes.text(begin + 1, 1.12, name, fontsize=8, ha="left", va="bottom", rotation=18, rotation_mode="anchor")
-        if length * 60 > capacity.tokens:
+        if length * 45 > capacity.tokens:  # names of shorter ones would stand over each other
+            axes.text(begin + 1, 1.12, name, fontsize=8, ha="left", va="bottom", rotation=32, rotation_mode="anchor")
             axes.text(begin + length / 2, 0.5, str(length), color="white", ha="center", va="center", weight="bold")
     used = stream.tokens.size
     if used < capacity.tokens:
         axes.broken_barh([(used, capacity.tokens - used)], (0, 1), facecolor="white", edgecolor=GREY, hatch="////")
-        axes.text(used + 1, 1.12, "padding", fontsize=8, ha="left", va="bottom", rotation=18, rotation_mode="anchor")
-    axes.set_ylim(0, 2.6)
+        axes.text(used + 1, 1.12, "padding", fontsize=8, ha="left", va="bottom", rotation=32, rotation_mode="anchor")
+    axes.set_ylim(0, 3.4)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.tick_params(bottom=False, labelbottom=False, left=False, labelleft=False)
 
