@@ -13,7 +13,7 @@ import jax
 
 # Of the layers, how many are in the first of two executables: enough for the device while the host starts the second,
 # few enough for the host to start them soon.
-FIRST_SHARE = 4  # one in so many
+FIRST_SHARE = 3  # one in so many
 CHAINED_ON = ("gpu",)
 
 
