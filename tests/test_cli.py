@@ -287,6 +287,7 @@ class TestMemory:
             (["--memory", "--all"], "--all draws requests"),
             (["FILE", "--json"], "--json goes with --memory only"),
             (["FILE", "--dtype", "float32"], "--dtype goes with --memory only"),
+            (["FILE", "--batch-invariant"], "--batch-invariant goes with --memory only"),
         ],
     )
     def test_options_that_do_not_go_together(self, flide, options, message):
