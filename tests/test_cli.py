@@ -199,8 +199,16 @@ class TestVerify:
         """Kept; then broken in the last row alone, which is status 1 and named."""
         rows = write("r.jsonl", *(REQUEST | {"state": state} for state in ("Other.", "A longer state, this.")))
         options = ("--model", tiny_model, "--capacities", "256", "512", "--batch-invariant")
+        load, loaded = verify.load_engine, []
+
+        def once(arguments):  # compiled once for both runs
+            loaded.extend([] if loaded else [load(arguments)])
+            return loaded[0]
+
+        monkeypatch.setattr(verify, "load_engine", once)
         status, out, _ = flide("verify", rows, *options)
         assert status == 0 and "kept" in out and "4 of 4" in out
+        assert loaded[0].program.batch_invariant
         right = verify._compare_bits
 
         def wrong(*arguments):
@@ -309,6 +317,7 @@ class TestMemory:
             (["--memory", "--all"], "--all draws requests"),
             (["FILE", "--json"], "--json goes with --memory only"),
             (["FILE", "--dtype", "float32"], "--dtype goes with --memory only"),
+            (["FILE", "--batch-invariant"], "--batch-invariant goes with --memory only"),
         ],
     )
     def test_options_that_do_not_go_together(self, flide, options, message):

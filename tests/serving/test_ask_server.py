@@ -110,6 +110,8 @@ def test_says_what_cannot_be_done(capsys, tmp_path):
     assert fails_with(capsys, file, "--url", "127.0.0.1:8000").startswith("--url must begin with http://")
     assert "--dtype is about a model here" in fails_with(capsys, file, "--url", "http://x", "--dtype", "float32")
     assert "--demo is about a model here" in fails_with(capsys, file, "--url", "http://x", "--demo")
+    found = fails_with(capsys, file, "--url", "http://x", "--batch-invariant")
+    assert "--batch-invariant is about a model here" in found
     assert "which requests?" in fails_with(capsys, "--url", "http://127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
