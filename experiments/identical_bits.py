@@ -20,9 +20,9 @@ import jax
 import numpy as np
 
 from experiments import latency, records
+from experiments.latency import PROFILES, read_profile
 from experiments.model_sizes import SIZES
-from experiments.padding import PROFILES, read_profile
-from flide_jax.engine import EngineConfig
+from flide_jax.engine import EngineConfig, serialised
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.model_directory import demo_directory, describe
 from flide_jax.engine.program import Program
@@ -134,7 +134,8 @@ def measure(
         config = EngineConfig(capacities=tuple(options.capacities), batch_invariant=batch_invariant)
         made = program(size, config)
         params = parameters(size, made) if params is None else params
-        compiled = dict(made.compile_all(config.ladder().capacities))
+        processes = serialised.default_processes()
+        compiled = serialised.executables(made, config.ladder().capacities, processes=processes)
         run = Executables.of(made, params, config, compiled=compiled)
         for workload in options.workload:
             limits = {"most": options.most, "longest": run.ladder.largest.tokens}

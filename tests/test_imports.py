@@ -53,6 +53,8 @@ OUTER = {
     "flide_jax.same_bits",
     "flide_jax.first_difference",
     "flide_jax.ladder",
+    "flide_jax.inspection",
+    "flide_jax.wrong_forks",
 }
 NEVER = {
     "pallas_kernels": {"flide_jax", "experiments", "notebooks", "tests"},

@@ -1,8 +1,8 @@
 """Executables on disk: compiled once by `flide-jax warm`, then loaded by engines, which neither trace nor compile.
 
-A bundle is a directory with one file for each capacity and `manifest.json`, which holds everything the executables
-depend on. An engine that differs from it in anything refuses the bundle and says in what; it never compiles behind
-the back of one who thinks that it does not. A capacity that the bundle lacks is compiled as without a bundle.
+A bundle is a directory with one file for each executable of a capacity and `manifest.json`, which holds everything the
+executables depend on. An engine that differs from it in anything refuses the bundle and says in what; it never compiles
+behind the back of one who thinks that it does not. A capacity that the bundle lacks is compiled as without a bundle.
 
 **A file of a bundle is pickled, so loading it may run what code it holds.** It is read only from the directory that the
 user names, and only if directory and files belong to the user or root and nobody else can write to them. The SHA-256
@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.resources
+import itertools
 import json
 import os
 import platform
@@ -25,6 +26,7 @@ from typing import Any
 import jax
 
 from flide_jax.engine import serialised
+from flide_jax.engine.parts import CompiledRound
 from flide_jax.engine.program import CONCURRENT_TOKENS, Program, compiler_options
 from flide_jax.layout import Capacity
 from flide_jax.models.checkpoint_files import in_one_line
@@ -43,6 +45,9 @@ _CUDA_PACKAGES = tuple(
         "nvidia-cublas" if cuda == 13 else "nvidia-cublas-cu12",
     )
 )
+
+
+type _Files = list[tuple[str, str]]  # name and SHA-256 of each executable of a capacity
 
 
 class BundleError(ValueError):
@@ -73,12 +78,15 @@ def save(
     manifest: dict[str, Any] = {"format": FORMAT, "depends_on": depends_on(program)}
     entries: list[dict[str, Any]] = []
     try:
-        for capacity, payload in serialised.compile_all(program, capacities, processes=processes):
+        for capacity, payloads in serialised.compile_all(program, capacities, processes=processes):
             family = "growing.executable" if capacity.is_growing else "executable"
-            name, sha256 = f"{capacity.tokens}.{family}", hashlib.sha256(payload).hexdigest()
-            _write(directory / name, payload)
-            entries.append({"file": name, "sha256": sha256, "capacity": dataclasses.asdict(capacity)})
-            yield capacity, len(payload)
+            files = []
+            for part, payload in enumerate(payloads):
+                name = f"{capacity.tokens}.{f'part{part}.' if part else ''}{family}"
+                _write(directory / name, payload)
+                files.append({"name": name, "sha256": hashlib.sha256(payload).hexdigest()})
+            entries.append({"files": files, "capacity": dataclasses.asdict(capacity)})
+            yield capacity, sum(map(len, payloads))
         manifest["executables"] = sorted(entries, key=lambda entry: entry["capacity"]["tokens"])
         unfinished = directory / f"{MANIFEST}.unfinished"
         _write(unfinished, json.dumps(manifest, indent=1).encode())
@@ -89,7 +97,7 @@ def save(
         raise BundleError(f"{error.filename or directory}: {error.strerror}") from None
 
 
-def load(directory: Path, program: Program, capacities: Sequence[Capacity]) -> dict[Capacity, jax.stages.Compiled]:
+def load(directory: Path, program: Program, capacities: Sequence[Capacity]) -> dict[Capacity, CompiledRound]:
     """Those of the capacities that the bundle has, for the default device.
 
     Raises BundleError: no bundle, one that others could have written to, a damaged one, or one of another program.
@@ -102,7 +110,7 @@ def load(directory: Path, program: Program, capacities: Sequence[Capacity]) -> d
     files = _files(directory, _manifest(directory), program)
     wanted = [capacity for capacity in capacities if capacity in files]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        loaded = list(pool.map(lambda capacity: _load(directory, *files[capacity], program, capacity), wanted))
+        loaded = list(pool.map(lambda capacity: _load(directory, files[capacity], program, capacity), wanted))
     return dict(zip(wanted, loaded, strict=True))
 
 
@@ -113,6 +121,7 @@ def depends_on(program: Program) -> dict[str, Any]:
         "architecture": {"kind": type(program.architecture).__name__, **dataclasses.asdict(program.architecture)},
         "labels": int(program.label_ids.size),
         "arguments": len(program.params),
+        "first_layers": program.first_layers,
         "conv_taps": program.conv_taps,
         "dtype": program.dtype.name,
         "implementation": program.implementation
@@ -168,15 +177,16 @@ def _processor() -> str:
     return f"{platform.machine()} {hashlib.sha256(instructions.encode()).hexdigest()[:12]}"
 
 
-def _load(directory: Path, name: str, sha256: str, program: Program, capacity: Capacity) -> jax.stages.Compiled:
-    file = directory / name
-    payload = _read(file)
-    if hashlib.sha256(payload).hexdigest() != sha256:
-        raise BundleError(f"{file}: damaged, its SHA-256 is not that in {MANIFEST}")
+def _load(directory: Path, files: _Files, program: Program, capacity: Capacity) -> CompiledRound:
+    payloads = []
+    for name, sha256 in files:
+        payloads.append(_read(directory / name))
+        if hashlib.sha256(payloads[-1]).hexdigest() != sha256:
+            raise BundleError(f"{directory / name}: damaged, its SHA-256 is not that in {MANIFEST}")
     try:
-        return serialised.deserialise(program, capacity, payload)
+        return serialised.deserialise(program, capacity, payloads)
     except Exception as error:  # what the plugins raise is not documented
-        raise BundleError(f"{file}: cannot be loaded: {in_one_line(error)}") from None
+        raise BundleError(f"{directory / files[0][0]}: cannot be loaded: {in_one_line(error)}") from None
 
 
 def _manifest(directory: Path) -> dict[str, Any]:
@@ -194,8 +204,8 @@ def _manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def _files(directory: Path, manifest: dict[str, Any], program: Program) -> dict[Capacity, tuple[str, str]]:
-    """Capacity -> name and SHA-256 of its file. Raises BundleError: the bundle is of another program."""
+def _files(directory: Path, manifest: dict[str, Any], program: Program) -> dict[Capacity, _Files]:
+    """The files of each capacity. Raises BundleError: the bundle is of another program."""
     here, there = (dict(_flat("", tree)) for tree in (depends_on(program), manifest.get("depends_on")))
     differing = [
         f"{name} is {_shown(here.get(name))} here, {_shown(there.get(name))} in the bundle"
@@ -206,12 +216,12 @@ def _files(directory: Path, manifest: dict[str, Any], program: Program) -> dict[
         raise BundleError(f"{directory}: made for something else: " + "; ".join(differing))
     try:
         files = {
-            Capacity(**entry["capacity"]): (str(entry["file"]), str(entry["sha256"]))
+            Capacity(**entry["capacity"]): [(str(file["name"]), str(file["sha256"])) for file in entry["files"]]
             for entry in manifest["executables"]
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise BundleError(f"{directory / MANIFEST}: not the manifest of a bundle: {in_one_line(error)}") from None
-    for name, _ in files.values():
+    for name, _ in itertools.chain.from_iterable(files.values()):
         if Path(name).name != name:
             raise BundleError(f"{directory / MANIFEST}: {name!r} is no file of this directory")
     return files

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from flide_jax.engine.ablation import Ablation, Logits
+from flide_jax.engine.ablation import Logits
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.growing import GrowingStates, Visit
-from flide_jax.engine.program import Forward, Program, Run, compile_round, compiler_options, op_by_op
+from flide_jax.engine.program import Program, Run
 from flide_jax.layout import Capacity, Demand, Ladder, MetadataLayout, Stream, form_rounds, lay_out
 from flide_jax.prompts.plan import Plan
 
@@ -42,7 +42,7 @@ class Started:
 
 
 class Executables:
-    """Compiles `forward(params, metadata)` when a capacity is first used, and keeps it. Threads may share it.
+    """Compiles for a capacity when it is first used, and keeps what runs it. Threads may share it.
 
     Attributes:
         params: the parameter tree, on the device.
@@ -54,30 +54,25 @@ class Executables:
 
     def __init__(
         self,
-        forward: Forward,
+        run: Callable[[Capacity], Run],
         params: Any,
         ladder: Ladder,
         *,
         conv_taps: int,
-        ablation: Ablation = Ablation(),  # noqa: B008  frozen
+        one_request_a_round: bool = False,
         compiled: Mapping[Capacity, Run] = MappingProxyType({}),
         growing: GrowingStates | None = None,
         growing_ladder: Ladder | None = None,
-        batch_invariant: bool = False,
     ) -> None:
-        """`compiled` are executables that need not be compiled any more. `growing` needs a ladder of its own.
-
-        `batch_invariant` is about how they are compiled; `forward` has to be so, too.
-        """
+        """`run` compiles for a capacity, and `compiled` need not be any more. `growing` needs a ladder of its own."""
         self.params = params
         self.ladder = ladder
         self.growing = growing
         self.growing_ladder = growing_ladder or ladder
         self.compiled: dict[Capacity, Run] = dict(compiled)
-        self._forward = forward
+        self._run = run
         self._conv_taps = conv_taps
-        self._ablation = ablation
-        self._batch_invariant = batch_invariant
+        self._one_request_a_round = one_request_a_round
         self._in_ladder = frozenset((*ladder.capacities, *self.growing_ladder.capacities))
         self._said_oversize = False
         # One thread compiles at a time; meanwhile others run what is compiled.
@@ -98,15 +93,14 @@ class Executables:
         if program.store is not None:
             growing = GrowingStates(program.store, program.pool, config.placement, dtype=program.dtype)
         return cls(
-            program.forward,
+            program.run,
             params,
             ladder,
             conv_taps=program.conv_taps,
-            ablation=config.ablation,
+            one_request_a_round=config.ablation.one_request_a_round,
             compiled=compiled,
             growing=growing,
             growing_ladder=program.growing_ladder(ladder),
-            batch_invariant=program.batch_invariant,
         )
 
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
@@ -179,7 +173,7 @@ class Executables:
             self.growing.leave(visits, logits)
 
     def _rounds(self, demands: Sequence[Demand]) -> list[list[int]]:
-        if self._ablation.one_request_a_round:
+        if self._one_request_a_round:
             return [[i] for i in range(len(demands))]
         return form_rounds(demands, self.growing_ladder.largest)
 
@@ -203,13 +197,7 @@ class Executables:
                 layout.capacity.tokens,
                 OVERSIZE_KEPT,
             )
-        if self._ablation.op_by_op:
-            return op_by_op(self._forward, layout)
-        arguments: tuple[Any, ...] = (self.params,)
-        if self.growing is not None and layout.capacity.is_growing:
-            arguments = (self.params, tuple(jax.tree.leaves(self.growing.shapes)))
-        options = compiler_options(self._ablation, layout.capacity.tokens, batch_invariant=self._batch_invariant)
-        return compile_round(self._forward, arguments, layout, options)
+        return self._run(layout.capacity)
 
     def _kept(self, capacity: Capacity) -> Run | None:
         with self._looking:

@@ -49,15 +49,17 @@ def memory_use(
     """Compiles every capacity and asks the compiler. Loads no weight. Calls `done` as each is ready."""
     rounds = []
     for capacity, compiled in program.compile_all(capacities):
-        found = compiled.memory_analysis()
-        if found is None:
+        parts = [found for part in compiled.parts if (found := part.memory_analysis()) is not None]
+        if len(parts) < len(compiled.parts):
             raise NotImplementedError("the compiler for this device does not say how much memory an executable needs")
+        # The store is written in place; what one part hands to the next is kept while that runs.
+        *handed_on, outputs = (part.output_size_in_bytes - part.alias_size_in_bytes for part in parts)
         rounds.append(
             CapacityMemory(
                 tokens=capacity.tokens,
                 metadata=4 * program.layout(capacity).size,
-                temporaries=found.temp_size_in_bytes,
-                outputs=found.output_size_in_bytes - found.alias_size_in_bytes,  # the store is written in place
+                temporaries=max(part.temp_size_in_bytes for part in parts) + sum(handed_on),
+                outputs=outputs,
             )
         )
         done(capacity)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from flide_jax.checkpoints import StoreSize
 from flide_jax.engine.ablation import Ablation
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.model_directory import ModelDescription
+from flide_jax.engine.parts import CompiledRound, Part, first_layers
 from flide_jax.layout import Capacity, Ladder, MetadataLayout, RoundMetadata
 from flide_jax.models import converted, loading
 from flide_jax.models.families import Family
@@ -49,7 +50,7 @@ Forward = Callable[..., Any]
 """(parameters, metadata) -> label logits; of growing rounds (parameters, metadata, pool) -> (label logits, pool)."""
 Run = Callable[..., Any]
 """What a capacity runs: the same of (parameters, metadata buffer), and of (parameters, metadata buffer, pool), which is
-given away. An executable, unless it runs op by op."""
+given away. Compiled, unless it runs op by op."""
 
 
 def compiler_options(ablation: Ablation, tokens: int, *, batch_invariant: bool = False) -> dict[str, bool | int | str]:
@@ -64,35 +65,6 @@ def compiler_options(ablation: Ablation, tokens: int, *, batch_invariant: bool =
     if not ablation.command_buffers:
         options["xla_gpu_enable_command_buffer"] = ""
     return options
-
-
-def compile_round(
-    forward: Forward, arguments: Sequence[Any], layout: MetadataLayout, options: Mapping[str, bool | int | str]
-) -> jax.stages.Compiled:
-    """The executable of one capacity, for the default device.
-
-    `arguments` are the parameters, and the pool of a growing round: arrays or anything with shape and dtype.
-    """
-
-    def flide_round(params: Any, buffer: jax.Array, *pool: Any) -> Any:
-        return forward(params, layout.unpack(buffer), *pool)
-
-    params, *pool = map(shapes_of, arguments)
-    buffer = jax.ShapeDtypeStruct((layout.size,), np.int32)
-    logits = _where_logits_go()
-    compiled = jax.jit(
-        flide_round,
-        donate_argnums=(2,) if pool else (),
-        out_shardings=(logits, None) if pool else logits,
-    )
-    return compiled.lower(params, buffer, *pool).compile(compiler_options=dict(options))
-
-
-def _where_logits_go() -> jax.sharding.Sharding | None:
-    """From a GPU straight into host memory: a copy that is asked for afterwards would cost a third of a millisecond."""
-    if jax.default_backend() != "gpu":
-        return None
-    return jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
 
 
 def op_by_op(forward: Forward, layout: MetadataLayout) -> Run:
@@ -184,7 +156,8 @@ class Program:
     @functools.cached_property
     def packing(self) -> Packing:
         """How the executables take the parameters."""
-        return Packing.of(self.abstract)
+        first = self.abstract.embedding, self.abstract.layers[: self.first_layers]
+        return Packing.of(self.abstract, first_leaves=len(jax.tree.leaves(first)) if self.first_layers else 0)
 
     @property
     def params(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -210,20 +183,55 @@ class Program:
         growing = () if self.store is None else self.growing_ladder(ladder).capacities
         return (*ladder.capacities, *growing)
 
+    @functools.cached_property
+    def first_layers(self) -> int:
+        """Layers that are an executable of their own; 0: all are one."""
+        return first_layers(len(self.abstract.layers))
+
     def forward(self, params: tuple[jax.Array, ...], metadata: RoundMetadata, *pool: tuple[jax.Array, ...]) -> Any:
         """Label logits of the read rows of a round, from packed parameters; of a growing one, which takes the leaves of
         the pool, also these."""
+        logits, kept = self._answer(params, metadata, (), *pool or ((),), first_layer=0)
+        return (logits, kept) if pool else logits
+
+    def _begin(
+        self, params: tuple[Any, ...], metadata: RoundMetadata, pool: tuple[Any, ...]
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """The residual stream behind the first layers, from their parameters and pool, and the pool."""
+        missing = (None,) * (len(self.packing.stacks) - len(params))
+        hidden, kept = self.family.begin(
+            self.packing.unpack((*params, *missing)),
+            metadata,
+            config=self.architecture,
+            layers=self.first_layers,
+            pool=self._layers_of(self.pool[: self.first_layers], pool),
+            implementation=self.implementation,
+            batch_invariant=self.batch_invariant,
+        )
+        return hidden, tuple(jax.tree.leaves(kept))
+
+    def _answer(
+        self, params: tuple[Any, ...], metadata: RoundMetadata, hidden: Any, pool: tuple[Any, ...], *, first_layer: int
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """Logits from the parameters and pool of the layers from this one on, and the pool."""
+        missing = (None,) * (len(self.packing.stacks) - len(params))
+        tree = self.packing.unpack((*missing, *params))
         options = {
             "config": self.architecture,
             "implementation": self.implementation,
             "selective_readout": self.ablation.selective_readout,
         }
+        if first_layer:
+            options |= {"first_layer": first_layer, "embedded": hidden}
         if not pool:
-            options["batch_invariant"] = self.batch_invariant
-            return self.family.forward(self.packing.unpack(params), metadata, **options)
-        given = jax.tree.unflatten(jax.tree.structure(self.pool), pool[0])
-        logits, after = self.family.growing_forward(self.packing.unpack(params), metadata, given, **options)
-        return logits, tuple(jax.tree.leaves(after))
+            return self.family.forward(tree, metadata, batch_invariant=self.batch_invariant, **options), ()
+        given = self._layers_of(self.pool[first_layer:], pool)
+        logits, kept = self.family.growing_forward(tree, metadata, given, **options)
+        return logits, tuple(jax.tree.leaves(kept))
+
+    @staticmethod
+    def _layers_of(shapes: Pool, leaves: tuple[Any, ...]) -> Pool | None:
+        return jax.tree.unflatten(jax.tree.structure(shapes), leaves) if leaves else None
 
     def layout(self, capacity: Capacity) -> MetadataLayout:
         """Where a round's metadata stands."""
@@ -249,17 +257,55 @@ class Program:
         table = self.family.weight_table(self.architecture, self.label_ids)
         converted.convert(directory, out, table, self.abstract, self.label_ids)
 
-    def compile(self, capacity: Capacity) -> jax.stages.Compiled:
-        """The executable of one capacity."""
+    def run(self, capacity: Capacity) -> Run:
+        """What runs a capacity: compiled, or op by op."""
+        return op_by_op(self.forward, self.layout(capacity)) if self.ablation.op_by_op else self.compile(capacity)
+
+    def compile(self, capacity: Capacity) -> CompiledRound:
+        """The executables of one capacity."""
+        options = compiler_options(self.ablation, capacity.tokens, batch_invariant=self.batch_invariant)
         with precision(self.dtype):
-            options = compiler_options(self.ablation, capacity.tokens, batch_invariant=self.batch_invariant)
-            return compile_round(self.forward, self.arguments(capacity), self.layout(capacity), options)
+            return self.chained([part.compile(options) for part in self.parts(capacity)])
 
-    def arguments(self, capacity: Capacity) -> tuple[Any, ...]:
-        """Shapes and dtypes of what an executable takes beside the metadata."""
-        return (self.params, tuple(jax.tree.leaves(self.pool))) if capacity.is_growing else (self.params,)
+    def chained(self, compiled: Sequence[jax.stages.Compiled]) -> CompiledRound:
+        """The compiled parts of a capacity."""
+        return CompiledRound(tuple(compiled), self.packing.first, self._first_of_pool)
 
-    def compile_all(self, capacities: Sequence[Capacity]) -> Iterator[tuple[Capacity, jax.stages.Compiled]]:
+    def parts(self, capacity: Capacity) -> tuple[Part, ...]:
+        """What is compiled for a capacity, in the order in which it runs."""
+        layout, first = self.layout(capacity), self.first_layers
+        leaves = tuple(jax.tree.leaves(self.pool)) if capacity.is_growing else ()
+        buffer = jax.ShapeDtypeStruct((layout.size,), np.int32)
+        hidden: Any = jax.ShapeDtypeStruct((capacity.tokens, self.abstract.embedding.shape[1]), self.dtype)
+
+        def flide_round_begin(params: Any, buffer: jax.Array, hidden: Any, pool: Any) -> Any:
+            hidden, kept = self._begin(params, layout.unpack(buffer), pool)
+            # The buffer is on the device now, and need not be copied there twice.
+            return (hidden, buffer + 0), kept
+
+        def flide_round(params: Any, buffer: jax.Array, hidden: Any, pool: Any) -> Any:
+            return self._answer(params, layout.unpack(buffer), hidden, pool, first_layer=first)
+
+        begun = self._first_of_pool if leaves else 0
+        parts = [
+            Part(
+                flide_round,
+                (self.params[self.packing.first :], buffer, hidden if first else (), leaves[begun:]),
+                jax.tree.structure((0, leaves[begun:])),
+                answers=True,
+            )
+        ]
+        if first:
+            arguments = (self.params[: self.packing.first], buffer, (), leaves[:begun])
+            results = jax.tree.structure(((0, 0), leaves[:begun]))
+            parts.insert(0, Part(flide_round_begin, arguments, results, answers=False))
+        return tuple(parts)
+
+    @functools.cached_property
+    def _first_of_pool(self) -> int:
+        return len(jax.tree.leaves(self.pool[: self.first_layers]))
+
+    def compile_all(self, capacities: Sequence[Capacity]) -> Iterator[tuple[Capacity, CompiledRound]]:
         """The executables of many capacities, in the order in which they are ready."""
         pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
         try:

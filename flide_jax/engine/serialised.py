@@ -15,6 +15,7 @@ import jax
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
+from flide_jax.engine.parts import CompiledRound
 from flide_jax.engine.program import Program, precision
 from flide_jax.layout import Capacity
 from flide_jax.models.checkpoint_files import in_one_line
@@ -31,7 +32,7 @@ def default_processes() -> int:
 
 def compile_all(
     program: Program, capacities: Sequence[Capacity], *, processes: int
-) -> Iterator[tuple[Capacity, bytes]]:
+) -> Iterator[tuple[Capacity, list[bytes]]]:
     """The executables of many capacities in the order in which they are ready; in this process if there is to be one.
 
     Each process holds a context of its own on the device.
@@ -41,7 +42,7 @@ def compile_all(
     if processes == 1:
         with _without_jax_cache():
             for capacity, compiled in program.compile_all(capacities):
-                yield capacity, _payload(compiled)
+                yield capacity, _payloads(compiled)
         return
     pool = ProcessPoolExecutor(
         min(processes, len(capacities)),
@@ -62,9 +63,7 @@ def compile_all(
         pool.shutdown(cancel_futures=True)
 
 
-def executables(
-    program: Program, capacities: Sequence[Capacity], *, processes: int
-) -> dict[Capacity, jax.stages.Compiled]:
+def executables(program: Program, capacities: Sequence[Capacity], *, processes: int) -> dict[Capacity, CompiledRound]:
     """The executables of many capacities for the default device, compiled in so many processes."""
     if processes == 1:
         return dict(program.compile_all(capacities))
@@ -74,15 +73,17 @@ def executables(
         return dict(zip(capacities, loaded, strict=True))
 
 
-def deserialise(program: Program, capacity: Capacity, payload: bytes) -> jax.stages.Compiled:
-    """An executable for the default device. Raises whatever jax and its plugins raise."""
-    buffer = jax.ShapeDtypeStruct((program.layout(capacity).size,), "int32")
-    params, *pool = program.arguments(capacity)
-    arguments = jax.tree.structure(((params, buffer, *pool), {}))
-    results = jax.tree.structure((0, *pool) if pool else 0)
+def deserialise(program: Program, capacity: Capacity, payloads: Sequence[bytes]) -> CompiledRound:
+    """The executables of a capacity for the default device. Raises whatever jax and its plugins raise."""
     _start_lapack()
     with precision(program.dtype):
-        return serialize_executable.deserialize_and_load(payload, arguments, results, execution_devices=[device()])
+        loaded = [
+            serialize_executable.deserialize_and_load(
+                payload, jax.tree.structure((part.arguments, {})), part.results, execution_devices=[device()]
+            )
+            for part, payload in zip(program.parts(capacity), payloads, strict=True)
+        ]
+    return program.chained(loaded)
 
 
 def device() -> jax.Device:
@@ -96,17 +97,16 @@ def _start(platforms: str | None) -> None:
     jax.config.update("jax_platforms", platforms)
 
 
-def _compile(program: Program, capacity: Capacity) -> bytes:
+def _compile(program: Program, capacity: Capacity) -> list[bytes]:
     with _without_jax_cache():
-        return _payload(program.compile(capacity))
+        return _payloads(program.compile(capacity))
 
 
-def _payload(compiled: jax.stages.Compiled) -> bytes:
+def _payloads(compiled: CompiledRound) -> list[bytes]:
     try:
-        payload: bytes = serialize_executable.serialize(compiled)[0]
+        return [serialize_executable.serialize(part)[0] for part in compiled.parts]
     except Exception as error:  # what the plugins raise is not documented
         raise SerialisationError(in_one_line(error)) from None
-    return payload
 
 
 @contextlib.contextmanager

@@ -28,7 +28,10 @@ class Packing:
 
     @classmethod
     def of(cls, tree: Any, *, first_leaves: int = 0) -> "Packing":
-        """The packing of a tree of arrays, or of anything with shape and dtype. No stack holds first and other leaves."""
+        """The packing of a tree of arrays, or of anything with shape and dtype.
+
+        No stack holds some of the first leaves and some of the others.
+        """
         leaves, structure = jax.tree.flatten(tree)
         stacks: dict[Any, list[int]] = {}
         for number, leaf in enumerate(leaves):

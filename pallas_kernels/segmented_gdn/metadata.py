@@ -65,6 +65,12 @@ class Segments:
     slots: int = dataclasses.field(metadata={"static": True})
     levels: int = dataclasses.field(default=2, metadata={"static": True})
 
+    def rows_of_chunks(self, segment: int) -> list[int]:
+        """How many rows each chunk of a segment holds."""
+        owner, length = np.asarray(self.chunk_segment), np.asarray(self.chunk_length)
+        rows: list[int] = length[(owner == segment) & (length > 0)].tolist()
+        return rows
+
     def used_chunks(self) -> Int32[Array, "1"]:
         """How many entries of the chunk list are used: the first ones. For kernels, which read it from memory."""
         return jnp.sum(jnp.asarray(self.chunk_length) > 0, dtype=jnp.int32)[None]

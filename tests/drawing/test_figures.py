@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch
 from experiments import records
 from flide_jax.checkpoints import Checkpoint
 from flide_jax.drawing.figures.attention import draw_masks, draw_tiles
-from flide_jax.drawing.figures.exactness import draw_depths, draw_wrong_forks
+from flide_jax.drawing.figures.exactness import draw_depths, draw_orders, draw_wrong_forks
 from flide_jax.drawing.figures.growth import Step, draw_pages, draw_steps
 from flide_jax.drawing.figures.recurrence import draw_chunks, draw_predecessors
 from flide_jax.drawing.figures.results import draw_kernels, draw_parts, draw_peers, draw_speed, latest
@@ -110,6 +110,13 @@ def test_a_wrong_fork_has_another_mark():
     picture = draw_wrong_forks({"right": np.array([0.0, 1e-16]), "wrong": np.array([0.0, 1e-3])}, tolerance=1e-12)
     right, wrong, *_ = picture.figure.axes[0].lines
     assert (right.get_color(), wrong.get_color()) == (BLUE, RED) and right.get_marker() != wrong.get_marker()
+
+
+def test_orders_are_measured_in_steps():
+    one, next_one = np.float32(1), np.nextafter(np.float32(1), np.float32(2))
+    (axes,) = draw_orders({4: one, 8: next_one}, 1.0).figure.axes
+    (dots,) = [line for line in axes.lines if line.get_marker() == "o"]
+    assert dots.get_ydata() == pytest.approx([0, 1])
 
 
 def test_steps_and_pages():

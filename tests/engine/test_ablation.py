@@ -116,7 +116,7 @@ def test_without_selective_readout_the_last_layer_runs_everywhere(exact_engine, 
     for one in (exact_engine, engine):
         one.answer_all(REQUESTS)
     selective, everywhere = (
-        one.executables.compiled[one.executables.ladder.largest].cost_analysis()["flops"]
+        one.executables.compiled[one.executables.ladder.largest].parts[0].cost_analysis()["flops"]
         for one in (exact_engine, engine)
     )
     layers = 4

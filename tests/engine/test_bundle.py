@@ -241,13 +241,15 @@ class TestDamaged:
         [
             ([{}], "not the manifest of a bundle"),
             (3, "not the manifest of a bundle"),
-            ([{"capacity": {"tokens": 1, "more": 2}, "file": "f", "sha256": ""}], "not the manifest of a bundle"),
+            (
+                [{"capacity": {"tokens": 1, "more": 2}, "files": [{"name": "f", "sha256": ""}]}],
+                "not the manifest of a bundle",
+            ),
             (
                 [
                     {
                         "capacity": {"tokens": 1, "requests": 1, "branches": 1, "reads": 1},
-                        "file": "../f",
-                        "sha256": "",
+                        "files": [{"name": "../f", "sha256": ""}],
                     }
                 ],
                 "'../f' is no file of this directory",
@@ -262,7 +264,7 @@ class TestDamaged:
     def test_an_executable_that_cannot_be_loaded(self, copy, tiny_model):
         manifest = json.loads((copy / bundle.MANIFEST).read_text())
         (copy / "256.executable").write_bytes(b"no pickle")
-        manifest["executables"][0]["sha256"] = bundle.hashlib.sha256(b"no pickle").hexdigest()
+        manifest["executables"][0]["files"][0]["sha256"] = bundle.hashlib.sha256(b"no pickle").hexdigest()
         (copy / bundle.MANIFEST).write_text(json.dumps(manifest))
         assert "256.executable: cannot be loaded: " in error_of(copy, tiny_model)
 

@@ -31,7 +31,7 @@ def test_rounds_are_what_the_executables_say(engine, program):
     assert sum(array.nbytes for array in jax.live_arrays()) <= before
     assert sorted(seen, key=lambda capacity: capacity.tokens) == list(capacities)
     for capacity, found in zip(capacities, use.rounds, strict=True):
-        expected = program.compile(capacity).memory_analysis()
+        expected = program.compile(capacity).parts[0].memory_analysis()
         assert (found.tokens, found.temporaries) == (capacity.tokens, expected.temp_size_in_bytes)
         assert found.outputs == expected.output_size_in_bytes >= 4 * capacity.reads * program.label_ids.size
         # Operands are padded to a few bytes each.

@@ -9,7 +9,7 @@ import numpy as np
 from flide_jax.checkpoints import Placement, StoreSize
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.growing import GrowingStates
-from flide_jax.layout import Ladder
+from flide_jax.layout import Ladder, MetadataLayout
 from flide_jax.models import qwen3_5
 from flide_jax.models.pool import bytes_of
 from flide_jax.prompts.plan import Plan
@@ -28,6 +28,16 @@ class AsTold(Placement):
         return int(turn_ends[-1]) if turn_ends.size and turn_ends[-1] > resumed else None
 
 
+def compiled(forward):
+    """What runs a capacity."""
+
+    def run(capacity):
+        layout = MetadataLayout(capacity, TAPS)
+        return jax.jit(lambda params, buffer, *pool: forward(params, layout.unpack(buffer), *pool))
+
+    return run
+
+
 @functools.cache
 def executables(config: str, dtype: str, *, pages: int | None = None, slots: int = 8) -> Executables:
     """With room for so many pages and checkpoints; None: without any."""
@@ -37,7 +47,7 @@ def executables(config: str, dtype: str, *, pages: int | None = None, slots: int
 
     plain = functools.partial(qwen3_5.forward, config=model.config)
     if pages is None:
-        return Executables(plain, params, ladder, conv_taps=TAPS)
+        return Executables(compiled(plain), params, ladder, conv_taps=TAPS)
     page, slot = bytes_of(qwen3_5.abstract_pool(model.config, pages=1, slots=1, dtype=jax.numpy.dtype(dtype)))
     size = StoreSize(pages, slots, page_bytes=page, slot_bytes=slot)
     shapes = qwen3_5.abstract_pool(model.config, pages=pages, slots=slots, dtype=jax.numpy.dtype(dtype))
@@ -52,7 +62,9 @@ def executables(config: str, dtype: str, *, pages: int | None = None, slots: int
 
     growing = GrowingStates(size, shapes, AsTold(shortest=1), dtype=jax.numpy.dtype(dtype))
     growing_ladder = Ladder((RUNG,), entries=ENTRIES)
-    return Executables(forward, params, ladder, conv_taps=TAPS, growing=growing, growing_ladder=growing_ladder)
+    return Executables(
+        compiled(forward), params, ladder, conv_taps=TAPS, growing=growing, growing_ladder=growing_ladder
+    )
 
 
 @dataclasses.dataclass

@@ -66,6 +66,26 @@ def draw_wrong_forks(found: Mapping[str, Float64[np.ndarray, " branches"]], *, t
     return Picture(figure)
 
 
+def draw_orders(sums: Mapping[int, np.float32], exact: float) -> Picture:
+    """One sum in several orders: how far each result is from the exact one.
+
+    Args:
+        sums: by the number of terms of a block, float32.
+        exact: the sum without rounding.
+    """
+    step = float(np.spacing(np.float32(exact)))
+    errors = [(float(value) - exact) / step for value in sums.values()]
+    with styled():
+        figure, (axes,) = panels(6.4, 2.6)
+        axes.axhline(0, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.vlines(range(len(errors)), 0, errors, color=BLUE, linewidth=1)
+        axes.plot(errors, "o", color=BLUE, markersize=6)
+        axes.set_xticks(range(len(errors)), [f"{block:,}" for block in sums])
+        axes.set_xlabel("terms of a block")
+        axes.set_ylabel("error, in steps of float32")
+    return Picture(figure)
+
+
 def _decades(axes: Axes, which: str) -> None:
     """A logarithmic axis with a place for nothing at all."""
     powers = range(-16, 1, 4)
