@@ -232,6 +232,30 @@ class TestVerify:
         assert "within" in out and err.count("\n") == 1
 
 
+class TestPictures:
+    def test_draws_the_first_round(self, flide, write, tmp_path, tiny_model):
+        rows = write("r.jsonl", REQUEST, REQUEST | {"state": "Other."})
+        status, _, err = flide("inspect", rows, "--model", tiny_model, "--png", tmp_path / "new" / "pictures")
+        assert status == 0, err
+        files = sorted((tmp_path / "new" / "pictures").iterdir())
+        assert [file.name for file in files] == ["mask.png", "stream.png", "tiles.png"]
+        assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+
+    def test_a_long_round_has_no_mask(self, flide, write, tmp_path, tiny_model, monkeypatch):
+        monkeypatch.setattr("flide_jax.cli.pictures._MOST_ROWS", 64)
+        status, _, _ = flide("inspect", write("r.json", REQUEST), "--model", tiny_model, "--png", tmp_path / "p")
+        assert status == 0 and [file.name for file in (tmp_path / "p").iterdir()] == ["stream.png"]
+
+    def test_says_where_nothing_can_be_written(self, flide, write, tiny_model):
+        file = write("r.json", REQUEST)
+        status, _, err = flide("inspect", file, "--model", tiny_model, "--png", file)
+        assert status == 2 and err.count("\n") == 1 and "r.json" in err
+
+    def test_does_not_go_with_memory(self, flide):
+        status, _, err = flide("inspect", "--demo", "--memory", "--png", "x")
+        assert status == 2 and "--png" in err
+
+
 class TestLadder:
     def test_climbs_to_the_server(self, flide, write, tiny_model):
         rows = write("r.jsonl", REQUEST, b"{}", REQUEST | {"state": "Other.", "questions": {"anger": ANGER}})

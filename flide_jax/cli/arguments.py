@@ -97,6 +97,11 @@ def parser(version: str) -> argparse.ArgumentParser:
     )
     _add_capacities(inspect)
     inspect.add_argument("--all", action="store_true", help="draw every request, not only those of the first rounds")
+    inspect.add_argument(
+        "--png",
+        metavar="DIR",
+        help="also draw the first round there: its stream, its mask and the tiles of attention; needs the extra `plot`",
+    )
     inspect.add_argument("--memory", action="store_true", help="say how much memory the model needs")
     _add_dtype(inspect, "with --memory; ")
     _add_batch_invariant(inspect, "with --memory: ")
@@ -177,6 +182,8 @@ def check(arguments: argparse.Namespace) -> None:
         return
     if arguments.memory and arguments.file is not None:
         raise CommandError(f"--memory is about the model alone and reads no requests, but {arguments.file} was given")
+    if arguments.memory and arguments.png is not None:
+        raise CommandError("--png draws requests, of which --memory reads none")
     if arguments.memory and arguments.all:
         raise CommandError("--all draws requests, of which --memory reads none")
     for option in ("json", "dtype", "batch_invariant"):

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -29,6 +30,8 @@ def inspect(arguments: Namespace, groups: Iterable[Group]) -> int:
         for members in form_rounds([Demand.of(plan) for *_, plan in planned], ladder.largest):
             in_full = arguments.all or not rounds or (not left_out and drawn + len(members) <= _DRAWN)
             drawn, left_out = (drawn + len(members), left_out) if in_full else (drawn, left_out + len(members))
+            if arguments.png is not None and not rounds:
+                _save(arguments.png, ladder, [planned[i] for i in members])
             _draw_round(console, ladder, rounds, [planned[i] for i in members], in_full=in_full)
             rounds += 1
     if drawn:
@@ -37,6 +40,14 @@ def inspect(arguments: Namespace, groups: Iterable[Group]) -> int:
     if left_out:
         console.print(f"{left_out} requests are not drawn in full; --all draws every one.")
     return status
+
+
+def _save(directory: str, ladder: Ladder, planned: Sequence[Planned]) -> None:
+    from flide_jax.cli.pictures import save_pictures  # needs an extra
+
+    stream = lay_out([plan for *_, plan in planned])
+    names = [name for _, request, _ in planned for name in request.questions]
+    save_pictures(Path(directory), stream, ladder.smallest_for(Demand.of_stream(stream)), names)
 
 
 def _draw_round(console: Console, ladder: Ladder, number: int, planned: Sequence[Planned], *, in_full: bool) -> None:

@@ -1,0 +1,45 @@
+"""`flide-jax inspect --png`: the first round as pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from flide_jax.cli.arguments import CommandError
+from flide_jax.cli.terminal import note
+from flide_jax.layout import Capacity, MetadataLayout, Stream
+from pallas_kernels.fork_attention.metadata import KeySpans
+from pallas_kernels.fork_attention.runs import tile_runs
+
+try:
+    from flide_jax.drawing.figures.attention import draw_masks, draw_tiles
+    from flide_jax.drawing.figures.stream import draw_positions
+except ModuleNotFoundError as error:
+    raise CommandError(f"--png needs the extra `plot` ({error.name} is missing): uv run --extra plot ...") from None
+
+# The tiles of the kernel for heads of 256 channels: query rows, and keys of a block.
+_TILE_ROWS, _BLOCK = 128, 64
+_MOST_ROWS = 4_096  # a mask has as many cells as the square of this
+
+
+def save_pictures(directory: Path, stream: Stream, capacity: Capacity, names: Sequence[str]) -> None:
+    """Writes stream.png, mask.png and tiles.png. Raises CommandError where they cannot be written."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        draw_positions(stream, capacity, names).save(directory / "stream.png")
+        if capacity.tokens > _MOST_ROWS:
+            note(f"{directory}: stream.png; masks and tiles are drawn up to {_MOST_ROWS:,} rows")
+            return
+        spans = _spans(stream, capacity)
+        draw_masks({"which keys a row sees": spans}, capacity.tokens).save(directory / "mask.png")
+        runs = tile_runs(spans, None, rows=_TILE_ROWS, block=_BLOCK)
+        draw_tiles(runs, spans, key_rows=capacity.tokens, block=_BLOCK).save(directory / "tiles.png")
+    except OSError as error:
+        raise CommandError(f"{error.filename or directory}: {error.strerror}") from None
+    note(f"{directory}: stream.png, mask.png, tiles.png")
+
+
+def _spans(stream: Stream, capacity: Capacity) -> KeySpans:
+    layout = MetadataLayout(capacity, conv_taps=1)
+    spans = layout.unpack(layout.pack(stream)).spans
+    return KeySpans(**{name: np.asarray(column) for name, column in vars(spans).items()})
