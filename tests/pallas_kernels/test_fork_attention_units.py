@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels import trees
 from pallas_kernels.fork_attention import pallas, units
 from pallas_kernels.fork_attention.cases import AWKWARD, CASES, Case
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS, CachedKeys, KeySpans
 from pallas_kernels.fork_attention.runs import STRIP, TileRuns, tile_runs
-from pallas_kernels.fork_attention.tiles import ALIGNMENT, tile_table
 from pallas_kernels.trees import Request
 
 
@@ -151,31 +149,3 @@ def test_units_are_each_given_out_once(name, splits):
 def test_keys_are_split_where_tiles_are_few_and_keys_are_many(name, splits):
     case = CASES[name]
     assert pallas._splits(case.rows // 32 * 4, case.rows, sum(case.cached), 64) == splits
-
-
-@pytest.mark.parametrize("rows", [8, 32])
-def test_tiles_meet_every_visible_key_once_and_hidden_ones_only_under_the_mask(rows):
-    requests = [Request(300, [40, 90, 1]), Request(5, [200]), Request(130, [3, 64])]
-    length = trees.stream_rows(requests)
-    spans, block = trees.key_spans(requests, length), 64
-    table = jax.tree.map(np.asarray, tile_table(spans, rows=rows, block=block))
-    assert not (table.hull_begin % ALIGNMENT).any()
-    for source, (begin, end) in enumerate(((spans.state_begin, spans.state_end), (spans.own_begin, spans.own_end))):
-        for tile in range(length // rows):
-            here = slice(tile * rows, (tile + 1) * rows)
-            visible = [set(range(b, e)) for b, e in zip(begin[here], end[here], strict=True)]
-            hull = int(table.hull_begin[tile, source])
-            covered = range(hull, hull + block * int(table.blocks[tile, source]))
-            assert set().union(*visible) <= set(covered)
-            core_begin, core_end = int(table.core_begin[tile, source]), int(table.core_end[tile, source])
-            assert 0 <= core_begin <= core_end <= table.blocks[tile, source]
-            core = set(range(hull + block * core_begin, hull + block * core_end))
-            assert all(core <= seen for seen in visible)
-
-
-def test_long_states_are_met_without_a_mask():
-    """What a fork saves: every question's tile reads the state's keys as dense blocks."""
-    requests = [Request(640, [64, 64])]
-    spans = trees.key_spans(requests, trees.stream_rows(requests))
-    table = tile_table(spans, rows=32, block=64)
-    np.testing.assert_array_equal(table.core_end[20:, 0] - table.core_begin[20:, 0], 10)
