@@ -154,7 +154,7 @@ SWITCHES = {
         "os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')",
     ],
     # jax's own cache on disk is off while a bundle is made; it can be switched in no other way.
-    "flide_jax/engine/bundle.py": [
+    "flide_jax/engine/serialised.py": [
         "jax.config.update('jax_enable_compilation_cache', False)",
         "jax.config.update('jax_enable_compilation_cache', before)",
     ],
