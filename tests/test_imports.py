@@ -153,8 +153,10 @@ SWITCHES = {
         "os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')",
         "os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')",
     ],
-    # jax's own cache on disk is off while a bundle is made; it can be switched in no other way.
-    "flide_jax/engine/bundle.py": [
+    # Of the processes that compile, and jax's own cache on disk, which can be switched in no other way, meanwhile off.
+    "flide_jax/engine/serialised.py": [
+        "os.environ['XLA_PYTHON_CLIENT_PREALLOCATE']",
+        "jax.config.update('jax_platforms', platforms)",
         "jax.config.update('jax_enable_compilation_cache', False)",
         "jax.config.update('jax_enable_compilation_cache', before)",
     ],
