@@ -39,8 +39,8 @@ def run(
 ) -> Any:
     """Call the implementation of `op` that is named, or the first of `PREFERENCE` that accepts the arguments.
 
-    Raises ValueError for a name that the op does not have, whatever the named implementation raises, and an
-    ExceptionGroup of NotImplementedError when none can run.
+    Raises ValueError for a name that the op does not have, whatever the named implementation raises, and
+    NotImplementedError with the reason of each when none can run.
     """
     name = implementation.get(op) if isinstance(implementation, Mapping) else implementation
     if name is not None:
@@ -53,7 +53,7 @@ def run(
             return _call(name, table, *args, **options)
         except NotImplementedError as refusal:
             refusals.append(refusal)
-    raise ExceptionGroup(f"{op}: no implementation can run", refusals)
+    raise NotImplementedError(f"{op}: no implementation can run: " + "; ".join(map(str, refusals)))
 
 
 def check_batch_invariant(op: str, name: str, *, on_cpu: bool = False) -> None:

@@ -50,7 +50,7 @@ def _run(arguments: Namespace) -> int:
 
     try:
         return command()
-    except (BundleError, CheckpointError, FloatingPointError) as error:
+    except (BundleError, CheckpointError, FloatingPointError, NotImplementedError) as error:
         return _fail(str(error))
 
 

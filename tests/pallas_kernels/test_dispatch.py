@@ -53,6 +53,12 @@ def test_a_named_implementation_that_cannot_run_fails():
         dispatch.run("fork_attention", TABLE, "cuda")
 
 
+def test_where_none_can_run_the_reason_of_each_is_given_in_one_line():
+    with pytest.raises(NotImplementedError) as caught:
+        on("NVIDIA H200", "cuda", table=dict.fromkeys(("pallas", "triton", "xla"), refuse))
+    assert str(caught.value) == "fork_attention: no implementation can run: not me; not me; not me"
+
+
 @pytest.mark.parametrize(
     ("kind", "capability", "runs"),
     [
