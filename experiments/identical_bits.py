@@ -43,7 +43,7 @@ PROFILE_OF = {
     "quality-all": "quality_tokenmatched",
 }
 # Without arguments on any machine, and for a true size on one whose compiler is quick enough for so few.
-SMALL = {"workload": ["race-one", "race-all"], "most": 8, "capacities": [640, 1_024, 2_048]}
+SMALL = {"workload": ["race-all"], "most": 6, "capacities": [640, 1_024]}
 WHOLE = {"workload": [*WORKLOADS], "most": None, "capacities": [384, 640, 1_280, 2_816, 4_096, 7_680, 16_384]}
 
 

@@ -60,6 +60,15 @@ class Program(NamedTuple):
     donated: tuple[int, ...] = ()
 
 
+def together(*programs: Program) -> Program:
+    """All of them in one executable, for a process takes longer to start than a kernel to compile."""
+
+    def function(*operands: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(program.function(*its) for program, its in zip(programs, operands, strict=True))
+
+    return Program(function, tuple(program.operands for program in programs))
+
+
 def matrix(*shape: int) -> ShapeDtypeStruct:
     return ShapeDtypeStruct(shape, jnp.bfloat16)
 
@@ -207,24 +216,17 @@ def growing_model(size: str, tokens: int) -> Program:
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "fork_attention 16/4 x 256": lambda: attention(16, 4, 256),
-    "fork_attention 24/4 x 256": lambda: attention(24, 4, 256),
-    "fork_attention 16/4 x 128": lambda: attention(16, 4, 128),
-    "fork_attention 16/4 x 64": lambda: attention(16, 4, 64),
-    "fork_attention resumed x 256": lambda: resumed_attention(256, rows=704),
-    "fork_attention resumed x 128": lambda: resumed_attention(128, rows=2_688),
-    "segmented_conv 16/32": lambda: convolution(SIZES["4B"].gated_delta_net),
-    "segmented_gdn 16/32": lambda: recurrence(SIZES["4B"].gated_delta_net),
-    "segmented_conv, windows": lambda: growing_convolution(),
+    "fork_attention": lambda: together(*(attention(16, 4, size) for size in (64, 128, 256)), attention(24, 4, 256)),
+    "fork_attention resumed": lambda: together(resumed_attention(128, rows=2_688), resumed_attention(256, rows=704)),
+    "segmented_conv, gated_norm": lambda: together(
+        convolution(SIZES["4B"].gated_delta_net), growing_convolution(), norm(SIZES["4B"].gated_delta_net)
+    ),
+    "segmented_gdn": lambda: recurrence(SIZES["4B"].gated_delta_net),
     "segmented_gdn, pool": lambda: growing_recurrence(donated=True),
     "segmented_gdn, pool not donated": lambda: growing_recurrence(donated=False),
-    "gated_norm 32": lambda: norm(SIZES["4B"].gated_delta_net),
-    "matmul in 2688": lambda: product("4B in 2688"),
-    "matmul down 2688": lambda: product("4B down 2688"),
-    "matmul gate_up 2688": lambda: product("4B gate_up 2688"),
-    "matmul in 64": lambda: product("0.8B in 64"),
-    "matmul down 64": lambda: product("4B down 64"),
-    "matmul gate_up 64": lambda: product("4B gate_up 64"),
-    "4B": lambda: model("4B", 2_688),
+    "matmul": lambda: together(
+        *(product(f"4B {name} {rows}") for name in ("in", "down", "gate_up") for rows in (64, 2_688))
+    ),
     "0.8B": lambda: model("0.8B", 1_024),
     **{
         f"0.8B batch-invariant {tokens}": functools.partial(model, "0.8B", tokens, batch_invariant=True)

@@ -1,7 +1,6 @@
 """Kernels and forwards as an H200 would get them, compiled without one."""
 
 import sys
-from typing import NamedTuple
 
 import pytest
 
@@ -15,41 +14,23 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CUDA's compiler
 MIB = 2**20
 
 
-class Bound(NamedTuple):
-    """What an op may compile to: so many kernels, each with at most so many bytes stored or loaded by spills."""
-
-    kernels: int
-    spilled: int
-
-
-# Fork attention of head size 256 fills the registers with its sums and spills a few values; so does the scan of
-# branches one, where a slot may stand in a pool. Nothing else may spill.
+# Bytes that each kernel of some ops may store or load by spills, largest first. Fork attention of head size 256 fills
+# the registers with its sums and spills a few values; so does the scan of branches, where a slot may stand in a pool.
 OPS = {
-    "fork_attention 16/4 x 256": Bound(kernels=1, spilled=64),
-    "fork_attention 24/4 x 256": Bound(kernels=1, spilled=64),
-    "fork_attention 16/4 x 128": Bound(kernels=1, spilled=0),
-    "fork_attention 16/4 x 64": Bound(kernels=1, spilled=0),
-    "fork_attention resumed x 256": Bound(kernels=1, spilled=64),
-    "fork_attention resumed x 128": Bound(kernels=1, spilled=0),
-    "segmented_conv 16/32": Bound(kernels=1, spilled=0),
-    "segmented_gdn 16/32": Bound(kernels=3, spilled=0),  # solve, and a scan for each of two levels
-    "segmented_conv, windows": Bound(kernels=1, spilled=0),
-    "segmented_gdn, pool": Bound(kernels=4, spilled=4),  # a scan for each of three levels, two of which are the same
-    "gated_norm 32": Bound(kernels=1, spilled=0),
-    **{
-        f"matmul {projection} {rows}": Bound(kernels=1, spilled=0)
-        for projection in ("in", "down", "gate_up")
-        for rows in (64, 2688)
-    },
+    "fork_attention": (64, 64, 0, 0),
+    "fork_attention resumed": (64, 0),
+    "segmented_conv, gated_norm": (0, 0, 0),
+    "segmented_gdn": (0, 0, 0),  # solve, and a scan for each of two levels
+    "segmented_gdn, pool": (4, 4, 4, 4),  # a scan for each of three levels, two of which are the same
+    "matmul": (0,) * 6,
 }
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_values_stay_in_registers(name):
-    built, bound = build(name), OPS[name]
-    assert len(built.kernels) == bound.kernels
-    for kernel in built.kernels:
-        assert kernel.spilled <= bound.spilled, kernel
+    kernels, bounds = sorted(build(name).kernels, key=lambda kernel: -kernel.spilled), OPS[name]
+    for kernel, bound in zip(kernels, bounds, strict=True):
+        assert kernel.spilled <= bound, kernel
 
 
 def test_a_pool_that_is_donated_is_not_copied():
@@ -60,19 +41,18 @@ def test_a_pool_that_is_donated_is_not_copied():
 
 
 # Bytes of all temporaries together; one more copy of what a layer's recurrence reads as values would exceed them.
-FORWARDS = {"4B": 448 * MIB, "0.8B": 136 * MIB}
+TEMPORARIES = 136 * MIB
 
 
-@pytest.mark.parametrize("size", FORWARDS)
-def test_a_forward_is_one_command_buffer(size):
+def test_a_forward_is_one_command_buffer():
     """As the engine compiles it: the host starts one thing a round, and every op is its Pallas kernel."""
-    built = build(size, GPU_COMPILER_OPTIONS)
+    built = build("0.8B", GPU_COMPILER_OPTIONS)
     assert built.launched == ["kCommandBuffer"]
-    assert built.temporary_bytes <= FORWARDS[size]
+    assert built.temporary_bytes <= TEMPORARIES
     # Convolution, solve and two scans, norm; attention at every row, and at the read rows; the products of both mixers'
     # inputs, of the last layer's two, of output, gate_up and down, and these three at the read rows.
     assert len(built.kernels) == 1 + 3 + 1 + 2 + (2 + 2 + 3 + 3)
-    assert max(kernel.spilled for kernel in built.kernels) <= max(bound.spilled for bound in OPS.values())
+    assert max(kernel.spilled for kernel in built.kernels) <= max(map(max, OPS.values()))
 
 
 def test_what_sums_over_a_row_is_the_same_in_a_batch_invariant_forward_of_any_size():
@@ -92,13 +72,13 @@ def test_a_growing_round_writes_its_pool_in_place():
     built = build("0.8B growing", GPU_COMPILER_OPTIONS)
     assert built.launched == ["kCommandBuffer"]
     assert not [shape for shape in built.copied if f"[{POOL_PAGES}," in shape or f"[{POOL_SLOTS}," in shape]
-    assert built.temporary_bytes <= FORWARDS["0.8B"] < POOL_PAGES * PAGE_ROWS * 2 * 256 * 2
+    assert built.temporary_bytes <= TEMPORARIES < POOL_PAGES * PAGE_ROWS * 2 * 256 * 2
 
 
 def test_without_command_buffers_the_host_starts_every_kernel():
     """The option of the ablation is one that XLA knows, and does what it is for."""
-    built = build("0.8B", GPU_COMPILER_OPTIONS | {"xla_gpu_enable_command_buffer": ""})
-    assert "kCommandBuffer" not in built.launched and len(built.launched) > 50
+    built = build("segmented_gdn", GPU_COMPILER_OPTIONS | {"xla_gpu_enable_command_buffer": ""})
+    assert "kCommandBuffer" not in built.launched and len(built.launched) > len(built.kernels)
 
 
 def test_what_ptxas_prints_is_read():
