@@ -4,6 +4,13 @@ Reading order: `placement` (at which position), `pages` (who holds which), `pref
 """
 
 from flide_jax.checkpoints.placement import Placement
-from flide_jax.checkpoints.store import Checkpoint, CheckpointStore, Counters, Reservation, StoreSize
+from flide_jax.checkpoints.store import (
+    Checkpoint,
+    CheckpointStore,
+    Counters,
+    Reservation,
+    StoreSize,
+    TooFewBytesError,
+)
 
-__all__ = ["Checkpoint", "CheckpointStore", "Counters", "Placement", "Reservation", "StoreSize"]
+__all__ = ["Checkpoint", "CheckpointStore", "Counters", "Placement", "Reservation", "StoreSize", "TooFewBytesError"]

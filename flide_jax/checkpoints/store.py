@@ -25,6 +25,10 @@ PAGES_PER_SLOT = 64
 COMPARED = 8
 
 
+class TooFewBytesError(ValueError):
+    """A budget that holds no store of this model; the message says what would, in one line."""
+
+
 @dataclasses.dataclass(frozen=True)
 class StoreSize:
     """What a store may hold on the device.
@@ -42,10 +46,10 @@ class StoreSize:
 
     @classmethod
     def within(cls, budget: int, *, page_bytes: int, slot_bytes: int) -> "StoreSize":
-        """The largest store of at most `budget` bytes. Raises ValueError: that is too little for two checkpoints."""
+        """The largest store of at most `budget` bytes. Raises TooFewBytesError: it has no room for two checkpoints."""
         each = slot_bytes + PAGES_PER_SLOT * page_bytes
         if budget < 2 * each:
-            raise ValueError(f"checkpoints of this model take {2 * each:,} bytes at least, got {budget:,}")
+            raise TooFewBytesError(f"checkpoints of this model take {2 * each:,} bytes at least, got {budget:,}")
         slots = budget // each
         return cls(slots * PAGES_PER_SLOT, slots, page_bytes, slot_bytes)
 

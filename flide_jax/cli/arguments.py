@@ -1,6 +1,7 @@
 """The command line: commands, their options and help. It imports nothing that takes time."""
 
 import argparse
+import math
 import sys
 import textwrap
 from typing import Any, NoReturn
@@ -134,7 +135,6 @@ def parser(version: str) -> argparse.ArgumentParser:
         reads_requests=False,
     )
     _add_engine(serve)
-    _add_checkpoints(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1, this machine")
     serve.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
     serve.add_argument(
@@ -187,7 +187,7 @@ def check(arguments: argparse.Namespace) -> None:
 def _check_url(arguments: argparse.Namespace) -> None:
     if not arguments.url.startswith(("http://", "https://")):
         raise CommandError(f"--url must begin with http:// or https://, got {arguments.url}")
-    for option in ("model", "demo", "dtype", "capacities", "batch_invariant", "bundle"):
+    for option in ("model", "demo", "dtype", "capacities", "batch_invariant", "checkpoint_gb", "bundle"):
         if getattr(arguments, option):
             raise CommandError(f"--{option.replace('_', '-')} is about a model here, and --url asks a server")
 
@@ -223,17 +223,28 @@ def _workers(text: str) -> int:
     return int(text)
 
 
+def _gigabytes(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, got {text!r}")
+    return found
+
+
 def _add_engine(command: argparse.ArgumentParser) -> None:
     _add_dtype(command)
     _add_capacities(command)
     _add_batch_invariant(command)
+    _add_checkpoints(command)
     command.add_argument("--bundle", metavar="DIR", help="load executables that `warm` made instead of compiling them")
 
 
 def _add_checkpoints(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--checkpoint-gb",
-        type=float,
+        type=_gigabytes,
         default=0.0,
         metavar="GB",
         help="device memory for checkpoints of growing states: a request whose state begins as a former one's computes "

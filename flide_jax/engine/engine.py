@@ -37,7 +37,7 @@ class Engine:
         Raises:
             CheckpointError: anything in the directory that cannot be used.
             BundleError: the config names a bundle that cannot be used.
-            ValueError: the config gives too few bytes for the checkpoints of this model.
+            TooFewBytesError: the config gives too few for the checkpoints of this model.
         """
         self.name = name
         self.config = config or EngineConfig()

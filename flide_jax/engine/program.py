@@ -116,7 +116,7 @@ class Program:
     def of(cls, model: ModelDescription, config: EngineConfig) -> "Program":
         """The program of an engine.
 
-        Raises ValueError: too few bytes for checkpoints, or batch-invariant on a device that cannot be.
+        Raises TooFewBytesError: for checkpoints; ValueError: batch-invariant on a device that cannot be.
         """
         config.check_device()
         made = cls(
@@ -131,7 +131,7 @@ class Program:
         return made.with_checkpoints(config) if config.checkpoint_bytes else made
 
     def with_checkpoints(self, config: EngineConfig) -> "Program":
-        """The same with room for checkpoints. Raises ValueError: too few bytes for them."""
+        """The same with room for checkpoints. Raises TooFewBytesError."""
         one_of_each = self.family.abstract_pool(self.architecture, pages=1, slots=1, dtype=self.dtype)
         page_bytes, slot_bytes = bytes_of(one_of_each)
         store = StoreSize.within(config.checkpoint_bytes, page_bytes=page_bytes, slot_bytes=slot_bytes)
