@@ -11,6 +11,8 @@ from flide_jax.cli.terminal import writing
 DTYPES = ("bfloat16", "float32", "float64")
 
 _MOST_WORKERS = 64
+_OF_A_MODEL = ("model", "demo", "dtype", "capacities")
+_OF_AN_ENGINE = ("batch_invariant", "checkpoint_gb", "checkpoint_host_gb", "bundle")
 
 _FILE = """
 FILE holds requests in System One form, in UTF-8. A .json file is one request, a .jsonl file one request a line.
@@ -187,7 +189,7 @@ def check(arguments: argparse.Namespace) -> None:
 def _check_url(arguments: argparse.Namespace) -> None:
     if not arguments.url.startswith(("http://", "https://")):
         raise CommandError(f"--url must begin with http:// or https://, got {arguments.url}")
-    for option in ("model", "demo", "dtype", "capacities", "batch_invariant", "checkpoint_gb", "bundle"):
+    for option in (*_OF_A_MODEL, *_OF_AN_ENGINE):
         if getattr(arguments, option):
             raise CommandError(f"--{option.replace('_', '-')} is about a model here, and --url asks a server")
 
@@ -238,6 +240,14 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
     _add_capacities(command)
     _add_batch_invariant(command)
     _add_checkpoints(command)
+    command.add_argument(
+        "--checkpoint-host-gb",
+        type=_gigabytes,
+        default=0.0,
+        metavar="GB",
+        help="host memory for checkpoints that had to make room for others; they come back when they are resumed; "
+        "default: 0, none",
+    )
     command.add_argument("--bundle", metavar="DIR", help="load executables that `warm` made instead of compiling them")
 
 

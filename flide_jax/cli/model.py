@@ -20,6 +20,7 @@ def engine_config(arguments: Namespace, *, bundle: str | None = None) -> EngineC
             bundle=bundle,
             batch_invariant=arguments.batch_invariant,
             checkpoint_bytes=round(1e9 * getattr(arguments, "checkpoint_gb", 0.0)),
+            checkpoint_host_bytes=round(1e9 * getattr(arguments, "checkpoint_host_gb", 0.0)),
         )
         config.check_device()
     except ValueError as error:

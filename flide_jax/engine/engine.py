@@ -43,6 +43,7 @@ class Engine:
         self.config = config or EngineConfig()
         model = describe(directory)
         self.program = program = Program.of(model, self.config)
+        program.host_store(self.config)  # too few bytes for it are said before weights are read
         self.dtype = program.dtype
         self.prompt_format = model.prompt_format
         self.max_tokens: int = model.architecture.max_tokens

@@ -138,6 +138,13 @@ class Program:
         longest = -(-min(config.max_request_tokens, self.architecture.max_tokens) // PAGE_ROWS)
         return dataclasses.replace(self, store=store, resumed_pages=min(store.pages, longest))
 
+    def host_store(self, config: EngineConfig) -> StoreSize | None:
+        """How many checkpoints the host has room for, None for none. Raises TooFewBytesError."""
+        if self.store is None or not config.checkpoint_host_bytes:
+            return None
+        page_bytes, slot_bytes = self.store.page_bytes, self.store.slot_bytes
+        return StoreSize.within(config.checkpoint_host_bytes, page_bytes=page_bytes, slot_bytes=slot_bytes)
+
     @functools.cached_property
     def abstract(self) -> Any:
         """The tree of the parameters' shapes and dtypes."""
