@@ -14,7 +14,6 @@ from jaxtyping import Shaped
 
 from flide_jax.engine.program import Program, compiler_options, precision
 from flide_jax.layout import Capacity, MetadataLayout, lay_out
-from flide_jax.models import qwen3_5
 from flide_jax.prompts.plan import Plan
 
 IN_CHUNK_ROWS = ("convolution", "recurrence")  # the operations whose outputs are; of the others they are in stream rows
@@ -105,7 +104,7 @@ def _named(
     """The values that the model names (`checkpoint_name`), from a forward that gives these alone."""
 
     def forward(params: tuple[jax.Array, ...], buffer: jax.Array) -> jax.Array:
-        return qwen3_5.hidden_states(
+        return program.family.hidden_states(
             program.packing.unpack(params),
             layout.unpack(buffer),
             program.architecture,

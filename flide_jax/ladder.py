@@ -152,7 +152,10 @@ def resumed(ladder: Ladder) -> Iterator[float]:
         for plan in ladder.plans:
             plan = dataclasses.replace(plan, salt="")
             executables.logits([plan])
-            found += executables.logits([plan])
+            again = executables.start([plan])
+            found += again()
+            if plan.state.size > 1 and not again.resumed[0]:
+                raise AssertionError("a state that had just been kept was not resumed")
     return ladder.compared(list(map(engine_answers(engine), ladder.requests, found)))
 
 

@@ -22,6 +22,8 @@ type Content = str | dict[str, Any] | list[Any]
 
 MAX_OPTIONS = 255
 MAX_LEVELS = 10
+MAX_SALT = 256
+"""Most characters of a `cache_salt`: it is kept with every checkpoint."""
 MAX_DEPTH = 100
 """Deepest nesting of structured content. It keeps hostile input from exhausting the stack, here and in `json`."""
 MAX_INTEGER_DIGITS = 4_200
@@ -155,8 +157,8 @@ class Request:
         questions: id -> question, at least one. An id is any text of one character or more; the model never reads it,
             and the answers return it byte for byte.
         checkpoints: whether an engine that keeps checkpoints may resume this state from one, and may keep one of it.
-        cache_salt: any text. Only requests of the same salt share checkpoints, so it keeps apart whose states must not
-            show in the time that others wait.
+        cache_salt: any text of at most 256 characters. Only requests of the same salt share checkpoints, so it keeps
+            apart whose states must not show in the time that others wait.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -171,6 +173,8 @@ class Request:
         if not isinstance(self.checkpoints, bool):
             raise RequestError(("checkpoints",), f"must be a boolean, got {json_kind(self.checkpoints)}")
         _freeze(self, "cache_salt", _text(self.cache_salt, ("cache_salt",), "a salt"))
+        if len(self.cache_salt) > MAX_SALT:
+            raise RequestError(("cache_salt",), f"{MAX_SALT} characters are allowed, got {len(self.cache_salt)}")
         if not isinstance(self.questions, Mapping):
             raise RequestError(("questions",), f"must be an object of questions, got {json_kind(self.questions)}")
         if not self.questions:

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -273,9 +274,12 @@ class TestLadder:
         status, out, _ = flide("verify", write("r.json", REQUEST), "--model", tiny_model, "--ladder")
         assert status == 1 and "float32: EXCEEDED" in out
 
-    def test_does_not_go_with_lines_for_questions(self, flide):
+    def test_does_not_go_with_lines_for_questions_nor_bits(self, flide):
         status, _, err = flide("verify", "--demo", "--ladder", "--per-question")
         assert status == 2 and "--per-question" in err
+        for option in ("--same-bits", "--batch-invariant"):
+            status, _, err = flide("verify", "--demo", "--ladder", option)
+            assert status == 2 and "--ladder compares up to rounding" in err
 
 
 class TestInspect:
@@ -407,6 +411,39 @@ class TestConvert:
         assert "which model?" in error_of(flide("convert", "--out", tmp_path / "out"))
         assert "is not empty" in error_of(flide("convert", "--model", tiny_model, "--out", tiny_model))
         assert "no such directory" in error_of(flide("convert", "--model", "./nowhere", "--out", tmp_path / "out"))
+
+
+class TestCheckpoints:
+    def test_what_a_row_resumes_is_said(self, flide, write, tiny_model, monkeypatch):
+        monkeypatch.setattr("flide_jax.cli.rows.ROWS_PER_GROUP", 1)
+        longer = [REQUEST | {"state": "The lamp was sent back again. " * times} for times in (120, 130)]
+        run = ["ask", write("r.jsonl", *longer), "--model", tiny_model, "--capacities", 2048, "--json"]
+        status, out, err = flide(*run, "--checkpoint-gb", 0.1)
+        assert (status, err) == (0, "")
+        first, second = (json.loads(line)["usage"].get("x_cached_tokens", 0) for line in out.split("\n")[:2])
+        assert (first, second > 0) == (0, True)
+        assert "x_cached_tokens" not in flide(*run)[1]
+
+    @pytest.mark.parametrize("command", ["ask", "verify", "verify --ladder", "warm", "serve --port 0"])
+    def test_too_few_bytes_for_them(self, flide, write, tmp_path, tiny_model, command):
+        run = [*command.split(), "--model", tiny_model, "--capacities", 64, "--checkpoint-gb", 0.001]
+        file = {"ask": [write("r.json", REQUEST)], "verify": [write("r.json", REQUEST)]}.get(command.split()[0], [])
+        bundle = ["--bundle", tmp_path / "bundle"] if command == "warm" else []
+        status, out, err = flide(*run[:1], *file, *run[1:], *bundle)
+        assert (status, out) == (2, "") and "Traceback" not in err
+        *said, last = err.splitlines()
+        message = r"flide-jax: error: checkpoints of this model take [\d,]+ bytes at least, got 1,000,000"
+        assert re.fullmatch(message, last)
+        assert not any("error" in line for line in said)
+        assert not (tmp_path / "bundle").exists()
+
+    @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e400", "much"])
+    def test_what_is_no_number_of_bytes(self, flide, tiny_model, value):
+        found = error_of(flide("warm", "--model", tiny_model, "--bundle", "b", f"--checkpoint-gb={value}"))
+        assert found.startswith(f"argument --checkpoint-gb: must be a number, 0 or more, got '{value}'")
+
+    def test_drawing_needs_none(self, flide):
+        assert "--checkpoint-gb" in error_of(flide("inspect", "--demo", "--memory", "--checkpoint-gb", 0.001))
 
 
 def test_a_request_over_the_largest_capacity_is_said_in_one_line(flide, write, tiny_model):

@@ -18,6 +18,8 @@ class Pages:
     def __init__(self, count: int) -> None:
         self._holders = np.zeros(count, np.int32)
         self._written = np.zeros(count, np.int32)
+        self._names = np.zeros(count, np.int64)
+        self._named = 0
         self._free = list(range(count - 1, -1, -1))
 
     @property
@@ -37,7 +39,17 @@ class Pages:
         taken = np.array([self._free.pop() for _ in range(count)], np.int32)
         self._holders[taken] = 1
         self._written[taken] = 0
+        self._names[taken] = np.arange(self._named, self._named + count)
+        self._named += count
         return taken
+
+    def name(self, page: int) -> int:
+        """A number that a page has as long as it is held, and that no page had before or will have again."""
+        return int(self._names[page])
+
+    def is_held(self, page: int) -> bool:
+        """Whether anybody holds it."""
+        return bool(self._holders[page])
 
     def hold(self, pages: PageList) -> None:
         """One more holder of each; a page stands in a list once."""
@@ -58,6 +70,11 @@ class Pages:
     def take_back(self, page: int, begin: int) -> None:
         """The rows from `begin` on were claimed last, and nothing that counts has been written there."""
         self._written[page] = begin
+
+
+def rows_in_pages(rows: int) -> list[int]:
+    """How many of so many rows stand in each of the pages that hold them."""
+    return [min(PAGE_ROWS, rows - begin) for begin in range(0, rows, PAGE_ROWS)]
 
 
 def pages_for(rows: int) -> int:

@@ -23,6 +23,11 @@ from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 PAGES_PER_SLOT = 64
 # How many of the last checkpoints a state is compared with, to see where it changed.
 COMPARED = 8
+_NO_PAGES: PageList = np.empty(0, np.int32)
+
+
+class TooFewBytesError(ValueError):
+    """A budget that holds no store of this model; the message says what would, in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +47,10 @@ class StoreSize:
 
     @classmethod
     def within(cls, budget: int, *, page_bytes: int, slot_bytes: int) -> "StoreSize":
-        """The largest store of at most `budget` bytes. Raises ValueError: that is too little for two checkpoints."""
+        """The largest store of at most `budget` bytes. Raises TooFewBytesError: it has no room for two checkpoints."""
         each = slot_bytes + PAGES_PER_SLOT * page_bytes
         if budget < 2 * each:
-            raise ValueError(f"checkpoints of this model take {2 * each:,} bytes at least, got {budget:,}")
+            raise TooFewBytesError(f"checkpoints of this model take {2 * each:,} bytes at least, got {budget:,}")
         slots = budget // each
         return cls(slots * PAGES_PER_SLOT, slots, page_bytes, slot_bytes)
 
@@ -98,6 +103,7 @@ class Counters:
         tokens_saved: tokens that were found, and so were not computed.
         saved: checkpoints that were committed.
         evictions: checkpoints that made room for others.
+        spilled, restored: checkpoints that were copied to the host as they made room, and that came back from there.
     """
 
     hits: int = 0
@@ -105,6 +111,8 @@ class Counters:
     tokens_saved: int = 0
     saved: int = 0
     evictions: int = 0
+    spilled: int = 0
+    restored: int = 0
 
 
 class CheckpointStore:
@@ -113,13 +121,21 @@ class CheckpointStore:
     Attributes:
         size: what there is room for.
         counters: what was done so far.
+        pages: who holds which.
     """
 
-    def __init__(self, size: StoreSize, *, hashes: Callable[[Tokens], Hashes] | None = None) -> None:
-        """`hashes`: see `PrefixIndex`."""
+    def __init__(
+        self,
+        size: StoreSize,
+        *,
+        hashes: Callable[[Tokens], Hashes] | None = None,
+        evicting: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    ) -> None:
+        """`hashes`: see `PrefixIndex`. `evicting` is told of what is about to make room, and still is in its place."""
         self.size = size
         self.counters = Counters()
-        self._pages = Pages(size.pages)
+        self.pages = Pages(size.pages)
+        self._evicting = evicting
         self._free_slots = list(range(size.slots - 1, -1, -1))
         self._index = PrefixIndex[Checkpoint](hashes)
         self._stored: dict[Checkpoint, None] = {}  # that which was used longest ago first
@@ -136,7 +152,7 @@ class CheckpointStore:
     @property
     def bytes(self) -> int:
         """Of the pages and slots in use."""
-        pages, slots = self._pages.total - self._pages.free, self.size.slots - len(self._free_slots)
+        pages, slots = self.pages.total - self.pages.free, self.size.slots - len(self._free_slots)
         return pages * self.size.page_bytes + slots * self.size.slot_bytes
 
     def longest(self, tokens: Tokens, *, namespace: str, most: int) -> int:
@@ -200,17 +216,17 @@ class CheckpointStore:
         shared = np.empty(0, np.int32) if parent is None else parent.pages[:full]
         last = int(parent.pages[full]) if parent is not None and written else None
         wanted = pages_for(tokens.size) - full
-        in_place = last is not None and self._pages.claim(last, written, min(tokens.size - full * PAGE_ROWS, PAGE_ROWS))
+        in_place = last is not None and self.pages.claim(last, written, min(tokens.size - full * PAGE_ROWS, PAGE_ROWS))
         if last is not None and in_place:
             shared, wanted = np.append(shared, np.int32(last)), wanted - 1
         if not self._make_room(wanted):
             if last is not None and in_place:
-                self._pages.take_back(last, written)
+                self.pages.take_back(last, written)
             return None
-        self._pages.hold(shared)
-        own = self._pages.take(wanted)
+        self.pages.hold(shared)
+        own = self.pages.take(wanted)
         for number, page in enumerate(own.tolist(), start=shared.size):
-            self._pages.claim(page, 0, min(tokens.size - number * PAGE_ROWS, PAGE_ROWS))
+            self.pages.claim(page, 0, min(tokens.size - number * PAGE_ROWS, PAGE_ROWS))
         pages = np.concatenate([shared, own])
         checkpoint = Checkpoint(namespace, tokens.copy(), pages, self._free_slots.pop(), changing)
         self._reserved[checkpoint] = None
@@ -231,7 +247,7 @@ class CheckpointStore:
         if checkpoint in self._reserved:
             del self._reserved[checkpoint]
             if written and reservation.copied is None:
-                self._pages.take_back(int(checkpoint.pages[full]), written)
+                self.pages.take_back(int(checkpoint.pages[full]), written)
             self._free(checkpoint)
 
     def adopt(self, checkpoints: Sequence[Checkpoint]) -> list[tuple[Checkpoint, Checkpoint]]:
@@ -244,23 +260,52 @@ class CheckpointStore:
         pages: set[int] = set()
         for checkpoint in reversed(checkpoints):
             grown = pages.union(checkpoint.pages.tolist())
-            if len(chosen) < len(self._free_slots) and len(grown) <= self._pages.free:
+            if len(chosen) < len(self._free_slots) and len(grown) <= self.pages.free:
                 if not self._is_known(checkpoint.tokens, checkpoint.namespace):
                     chosen, pages = [*chosen, checkpoint], grown
-        taken = self._pages.take(len(pages))
+        taken = self.pages.take(len(pages))
         for page in taken.tolist():
-            self._pages.claim(page, 0, PAGE_ROWS)  # how far each was written is not known any more
+            self.pages.claim(page, 0, PAGE_ROWS)  # how far each was written is not known any more
         places = dict(zip(sorted(pages), taken.tolist(), strict=True))
         pairs = []
         for old in reversed(chosen):
             own = np.array([places[page] for page in old.pages.tolist()], np.int32)
-            self._pages.hold(own)
+            self.pages.hold(own)
             new = dataclasses.replace(old, pages=own, slot=self._free_slots.pop())
             self._stored[new] = None
             self._index.add(new.namespace, new.tokens, new)
             pairs.append((old, new))
-        self._pages.drop(taken)
+        self.pages.drop(taken)
         return pairs
+
+    def admit(self, given: Checkpoint, twins: PageList) -> Checkpoint | None:
+        """Give a checkpoint of another store a place in this one; it can be found at once.
+
+        `twins`: pages of this store that hold the same rows as its own, -1 for those that are to be copied to new ones.
+        None: there is no room beside what is pinned and reserved, or the same is stored or reserved already.
+        """
+        if self._is_known(given.tokens, given.namespace):
+            return None
+        shared, missing = twins[twins >= 0], twins < 0
+        self.pages.hold(shared)
+        if not self._make_room(int(missing.sum()), beside=shared):
+            self.pages.drop(shared)
+            return None
+        own = twins.copy()
+        own[missing] = self.pages.take(int(missing.sum()))
+        for page in own[missing].tolist():
+            self.pages.claim(page, 0, PAGE_ROWS)  # how far it was written is not known here
+        admitted = dataclasses.replace(given, pages=own, slot=self._free_slots.pop())
+        self._stored[admitted] = None
+        self._index.add(admitted.namespace, admitted.tokens, admitted)
+        return admitted
+
+    def renew(self, tokens: Tokens, *, namespace: str) -> bool:
+        """Whether a checkpoint of just these tokens is stored, which counts as used then."""
+        found = self._index.exact(namespace, tokens)
+        if found is not None:
+            self._stored[found] = self._stored.pop(found)
+        return found is not None
 
     def clear(self) -> None:
         """Forget everything stored and reserved. What is pinned keeps its place until it is released."""
@@ -277,17 +322,21 @@ class CheckpointStore:
             return True
         return any(one.namespace == namespace and np.array_equal(one.tokens, tokens) for one in self._reserved)
 
-    def _make_room(self, pages: int) -> bool:
-        """Evict until there are so many free pages and a free slot. False: not even all evictions would do."""
-        if self._pages.free >= pages and self._free_slots:
+    def _make_room(self, pages: int, *, beside: PageList = _NO_PAGES) -> bool:
+        """Evict until there are so many free pages, beside some that are held, and a free slot.
+
+        False: not even all evictions would do.
+        """
+        if self.pages.free >= pages and self._free_slots:
             return True
         unmovable = {*self._pins, *self._reserved}
-        held = np.unique(np.concatenate([np.empty(0, np.int32), *(one.pages for one in unmovable)])).size
-        if self._pages.total - held < pages or len(unmovable) >= self.size.slots:
+        held = np.unique(np.concatenate([beside, *(one.pages for one in unmovable)])).size
+        if self.pages.total - held < pages or len(unmovable) >= self.size.slots:
             return False
         for checkpoint in [one for one in self._stored if one not in unmovable]:
-            if self._pages.free >= pages and self._free_slots:
+            if self.pages.free >= pages and self._free_slots:
                 break
+            self._evicting(checkpoint)
             self._drop(checkpoint)
             self.counters.evictions += 1
         return True
@@ -300,5 +349,5 @@ class CheckpointStore:
             self._free(checkpoint)
 
     def _free(self, checkpoint: Checkpoint) -> None:
-        self._pages.drop(checkpoint.pages)
+        self.pages.drop(checkpoint.pages)
         self._free_slots.append(checkpoint.slot)

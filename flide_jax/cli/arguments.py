@@ -1,8 +1,10 @@
 """The command line: commands, their options and help. It imports nothing that takes time."""
 
 import argparse
+import math
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any, NoReturn
 
 from flide_jax.cli.terminal import writing
@@ -10,6 +12,8 @@ from flide_jax.cli.terminal import writing
 DTYPES = ("bfloat16", "float32", "float64")
 
 _MOST_WORKERS = 64
+_OF_A_MODEL = ("model", "demo", "dtype", "capacities")
+_OF_AN_ENGINE = ("batch_invariant", "checkpoint_gb", "checkpoint_host_gb", "bundle")
 
 _FILE = """
 FILE holds requests in System One form, in UTF-8. A .json file is one request, a .jsonl file one request a line.
@@ -139,7 +143,6 @@ def parser(version: str) -> argparse.ArgumentParser:
         reads_requests=False,
     )
     _add_engine(serve)
-    _add_checkpoints(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1, this machine")
     serve.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
     serve.add_argument(
@@ -178,10 +181,14 @@ def check(arguments: argparse.Namespace) -> None:
         raise CommandError("which model? Give --model DIR or --model ID, or --demo for the small one in this package")
     if arguments.command == "verify" and arguments.ladder and arguments.per_question:
         raise CommandError("--per-question compares forks alone, of which --ladder prints one line")
+    if arguments.command == "verify" and arguments.ladder and (arguments.same_bits or arguments.batch_invariant):
+        raise CommandError("--ladder compares up to rounding, from checkpoints as well; bits are compared without it")
     if arguments.command != "inspect":
         return
     if arguments.memory and arguments.file is not None:
         raise CommandError(f"--memory is about the model alone and reads no requests, but {arguments.file} was given")
+    if arguments.png is not None and (not arguments.png or Path(arguments.png).is_file()):
+        raise CommandError(f"--png names a directory, not {arguments.png!r}")
     if arguments.memory and arguments.png is not None:
         raise CommandError("--png draws requests, of which --memory reads none")
     if arguments.memory and arguments.all:
@@ -194,7 +201,7 @@ def check(arguments: argparse.Namespace) -> None:
 def _check_url(arguments: argparse.Namespace) -> None:
     if not arguments.url.startswith(("http://", "https://")):
         raise CommandError(f"--url must begin with http:// or https://, got {arguments.url}")
-    for option in ("model", "demo", "dtype", "capacities", "batch_invariant", "bundle"):
+    for option in (*_OF_A_MODEL, *_OF_AN_ENGINE):
         if getattr(arguments, option):
             raise CommandError(f"--{option.replace('_', '-')} is about a model here, and --url asks a server")
 
@@ -230,17 +237,36 @@ def _workers(text: str) -> int:
     return int(text)
 
 
+def _gigabytes(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, got {text!r}")
+    return found
+
+
 def _add_engine(command: argparse.ArgumentParser) -> None:
     _add_dtype(command)
     _add_capacities(command)
     _add_batch_invariant(command)
+    _add_checkpoints(command)
+    command.add_argument(
+        "--checkpoint-host-gb",
+        type=_gigabytes,
+        default=0.0,
+        metavar="GB",
+        help="host memory for checkpoints that had to make room for others; they come back when they are resumed; "
+        "default: 0, none",
+    )
     command.add_argument("--bundle", metavar="DIR", help="load executables that `warm` made instead of compiling them")
 
 
 def _add_checkpoints(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--checkpoint-gb",
-        type=float,
+        type=_gigabytes,
         default=0.0,
         metavar="GB",
         help="device memory for checkpoints of growing states: a request whose state begins as a former one's computes "

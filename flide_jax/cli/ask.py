@@ -44,10 +44,12 @@ def ask(arguments: Namespace, groups: Iterable[Group]) -> int:
 def _answer(engine: Engine, group: Group) -> Iterator[Outcome]:
     """The answers of a group, whose requests share rounds."""
     planned = [(row, request, plan_row(engine.plan, row, request)) for row, request in group]
-    logits = iter(engine.logits([plan for *_, plan in planned if isinstance(plan, Plan)]))
+    started = engine.start([plan for *_, plan in planned if isinstance(plan, Plan)])
+    ran = zip(started(), started.resumed, strict=True)
     for row, request, plan in planned:
         if isinstance(request, Request) and isinstance(plan, Plan):
-            yield row, attempt(row, partial(engine.answers, request, plan, next(logits)))
+            logits, resumed = next(ran)
+            yield row, attempt(row, partial(engine.planner.answers, request, plan, logits, resumed=resumed))
         elif isinstance(plan, Failure):
             yield row, plan
 

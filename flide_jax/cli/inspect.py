@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from flide_jax.cli.console import open_console
-from flide_jax.cli.model import engine_config, load_format
+from flide_jax.cli.model import engine_config, find_directory, load_format
 from flide_jax.cli.rows import Group, Planned, plan_group
 from flide_jax.drawing.stream import LEGEND, draw_stream, draw_strip, summary
 from flide_jax.drawing.tree import draw_tree
+from flide_jax.engine.model_directory import describe
 from flide_jax.layout import Demand, Ladder, form_rounds, lay_out
 
 # Requests that are drawn in full unless all are asked for, or those of the first round if they are more.
@@ -31,7 +32,7 @@ def inspect(arguments: Namespace, groups: Iterable[Group]) -> int:
             in_full = arguments.all or not rounds or (not left_out and drawn + len(members) <= _DRAWN)
             drawn, left_out = (drawn + len(members), left_out) if in_full else (drawn, left_out + len(members))
             if arguments.png is not None and not rounds:
-                _save(arguments.png, ladder, [planned[i] for i in members])
+                _save(arguments, ladder, [planned[i] for i in members])
             _draw_round(console, ladder, rounds, [planned[i] for i in members], in_full=in_full)
             rounds += 1
     if drawn:
@@ -42,12 +43,14 @@ def inspect(arguments: Namespace, groups: Iterable[Group]) -> int:
     return status
 
 
-def _save(directory: str, ladder: Ladder, planned: Sequence[Planned]) -> None:
+def _save(arguments: Namespace, ladder: Ladder, planned: Sequence[Planned]) -> None:
     from flide_jax.cli.pictures import save_pictures  # needs an extra
 
     stream = lay_out([plan for *_, plan in planned])
     names = [name for _, request, _ in planned for name in request.questions]
-    save_pictures(Path(directory), stream, ladder.smallest_for(Demand.of_stream(stream)), names)
+    _, architecture, _ = describe(find_directory(arguments, weights=False))
+    capacity = ladder.smallest_for(Demand.of_stream(stream))
+    save_pictures(Path(arguments.png), stream, capacity, names, architecture.attention)
 
 
 def _draw_round(console: Console, ladder: Ladder, number: int, planned: Sequence[Planned], *, in_full: bool) -> None:

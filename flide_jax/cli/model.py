@@ -20,6 +20,7 @@ def engine_config(arguments: Namespace, *, bundle: str | None = None) -> EngineC
             bundle=bundle,
             batch_invariant=arguments.batch_invariant,
             checkpoint_bytes=round(1e9 * getattr(arguments, "checkpoint_gb", 0.0)),
+            checkpoint_host_bytes=round(1e9 * getattr(arguments, "checkpoint_host_gb", 0.0)),
         )
         config.check_device()
     except ValueError as error:
@@ -28,7 +29,11 @@ def engine_config(arguments: Namespace, *, bundle: str | None = None) -> EngineC
 
 
 def load_engine(arguments: Namespace) -> Engine:
-    """The engine. Raises CheckpointError where the model cannot be used, BundleError where the bundle cannot."""
+    """The engine.
+
+    Raises CheckpointError where the model cannot be used, BundleError where the bundle cannot, and TooFewBytesError for
+    checkpoints.
+    """
     config = engine_config(arguments, bundle=arguments.bundle)
     if arguments.demo:
         return Engine.demo(config)
@@ -37,7 +42,7 @@ def load_engine(arguments: Namespace) -> Engine:
 
 
 def load_program(arguments: Namespace, config: EngineConfig) -> Program:
-    """What is compiled. Weights are not fetched. Raises CheckpointError where the model cannot be used."""
+    """What is compiled. Weights are not fetched. Raises CheckpointError or TooFewBytesError, as `load_engine` does."""
     return Program.of(describe(find_directory(arguments, weights=False)), config)
 
 

@@ -8,7 +8,10 @@ import numpy as np
 from flide_jax.cli.arguments import CommandError
 from flide_jax.cli.terminal import note
 from flide_jax.layout import Capacity, MetadataLayout, Stream
+from flide_jax.models.attention import AttentionConfig
 from pallas_kernels.fork_attention.metadata import KeySpans
+from pallas_kernels.fork_attention.pallas import KEY_BLOCK, heads_of_a_tile
+from pallas_kernels.fork_attention.pallas_kernel import TILE_ROWS
 from pallas_kernels.fork_attention.runs import tile_runs
 
 try:
@@ -17,13 +20,16 @@ try:
 except ModuleNotFoundError as error:
     raise CommandError(f"--png needs the extra `plot` ({error.name} is missing): uv run --extra plot ...") from None
 
-# The tiles of the kernel for heads of 256 channels: query rows, and keys of a block.
-_TILE_ROWS, _BLOCK = 128, 64
 _MOST_ROWS = 4_096  # a mask has as many cells as the square of this
 
 
-def save_pictures(directory: Path, stream: Stream, capacity: Capacity, names: Sequence[str]) -> None:
-    """Writes stream.png, mask.png and tiles.png. Raises CommandError where they cannot be written."""
+def save_pictures(
+    directory: Path, stream: Stream, capacity: Capacity, names: Sequence[str], attention: AttentionConfig
+) -> None:
+    """Writes stream.png, mask.png and, as the kernel has them, tiles.png.
+
+    Raises CommandError where they cannot be written.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         draw_positions(stream, capacity, names).save(directory / "stream.png")
@@ -32,8 +38,10 @@ def save_pictures(directory: Path, stream: Stream, capacity: Capacity, names: Se
             return
         spans = _spans(stream, capacity)
         draw_masks({"which keys a row sees": spans}, capacity.tokens).save(directory / "mask.png")
-        runs = tile_runs(spans, None, rows=_TILE_ROWS, block=_BLOCK)
-        draw_tiles(runs, spans, key_rows=capacity.tokens, block=_BLOCK).save(directory / "tiles.png")
+        block = KEY_BLOCK.get(attention.head_dim, max(KEY_BLOCK.values()))
+        rows = TILE_ROWS // heads_of_a_tile(attention.query_heads, attention.key_heads)
+        runs = tile_runs(spans, None, rows=rows, block=block)
+        draw_tiles(runs, spans, key_rows=capacity.tokens, block=block).save(directory / "tiles.png")
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror}") from None
     note(f"{directory}: stream.png, mask.png, tiles.png")

@@ -31,7 +31,7 @@ def draw_verdict(found: Sequence[Found], *, dtype: str, tolerance: float) -> Tab
     table.add_row("questions", f"{len(found)}, each forked and alone, {dtype}")
     table.add_row("largest |dp|", f"{worst.largest_difference:.3g}  {_place(worst_place, worst)}")
     table.add_row("largest total variation", f"{spread.total_variation:.3g}  {_place(spread_place, spread)}")
-    table.add_row("same bits", "all" if same == len(found) else f"{same} of {len(found)}")
+    table.add_row("same bits as alone, as one text", "all" if same == len(found) else f"{same} of {len(found)}")
     verdict = "within" if worst.largest_difference <= tolerance else "EXCEEDED"
     table.add_row("tolerance of |dp|", f"{tolerance:g} for {dtype}: {verdict}")
     return table

@@ -41,11 +41,13 @@ class EngineConfig:
         max_request_tokens: most tokens of one request, its state and all its questions.
         checkpoint_bytes: device memory for checkpoints of growing states: a request whose state begins as that of a
             former one computes the rest of it alone. 0: there are none.
+        checkpoint_host_bytes: host memory for those that had to make room on the device; they come back when they are
+            resumed. 0: they are gone.
         placement: which states leave a checkpoint, and where.
         bundle: a directory of executables that `flide-jax warm` made of this model with these choices. They are loaded
             where they would be compiled; see `flide_jax.engine.bundle`. Loading one may run code that it holds.
-        batch_invariant: the bits of an answer do not depend on what it is answered with (above). Costs a few per cent.
-            On a CPU, or in bfloat16 on Hopper.
+        batch_invariant: the bits of an answer do not depend on what it is answered with (above), at some cost in
+            time. On a CPU, or in bfloat16 on Hopper.
         ablation: what the engine goes without, for experiments.
 
     Raises:
@@ -58,6 +60,7 @@ class EngineConfig:
     capacities: tuple[int, ...] | None = None
     max_request_tokens: int = 131_072
     checkpoint_bytes: int = 0
+    checkpoint_host_bytes: int = 0
     placement: Placement = Placement()
     bundle: str | Path | None = None
     batch_invariant: bool = False
@@ -73,6 +76,10 @@ class EngineConfig:
             raise ValueError("an engine that runs op by op has no executables, so it cannot take any from a bundle")
         if self.checkpoint_bytes < 0:
             raise ValueError(f"checkpoint_bytes must be 0 or more, got {self.checkpoint_bytes}")
+        if self.checkpoint_host_bytes < 0:
+            raise ValueError(f"checkpoint_host_bytes must be 0 or more, got {self.checkpoint_host_bytes}")
+        if self.checkpoint_host_bytes and not self.checkpoint_bytes:
+            raise ValueError("checkpoints come to the host from the device, where checkpoint_bytes is 0")
         if self.checkpoint_bytes and not self.ablation.forks:
             raise ValueError("an engine without forks has no states by themselves, so it cannot keep checkpoints")
         if self.batch_invariant:

@@ -37,12 +37,13 @@ class Engine:
         Raises:
             CheckpointError: anything in the directory that cannot be used.
             BundleError: the config names a bundle that cannot be used.
-            ValueError: the config gives too few bytes for the checkpoints of this model.
+            TooFewBytesError: the config gives too few for the checkpoints of this model.
         """
         self.name = name
         self.config = config or EngineConfig()
         model = describe(directory)
         self.program = program = Program.of(model, self.config)
+        program.host_store(self.config)  # too few bytes for it are said before weights are read
         self.dtype = program.dtype
         self.prompt_format = model.prompt_format
         self.max_tokens: int = model.architecture.max_tokens

@@ -91,7 +91,13 @@ class Executables:
         """Those of a program, with the checkpoints that it has room for."""
         ladder, growing = config.ladder(), None
         if program.store is not None:
-            growing = GrowingStates(program.store, program.pool, config.placement, dtype=program.dtype)
+            growing = GrowingStates(
+                program.store,
+                program.pool,
+                config.placement,
+                dtype=program.dtype,
+                host_size=program.host_store(config),
+            )
         return cls(
             program.run,
             params,

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flide_jax.checkpoints import Checkpoint, CheckpointStore, Counters, Placement, Reservation, StoreSize
+from flide_jax.engine.host_states import HostStates
 from flide_jax.engine.program import precision
 from flide_jax.layout import Demand, Growth
 from flide_jax.models.pool import KeyPages, LayerPool, Pool
@@ -99,24 +100,36 @@ class GrowingStates:
 
     Attributes:
         store: what is stored, and the counters.
+        host: what had to make room and can come back, None where it is gone.
         shapes: of the arrays, with their dtypes.
         placement: which position of a state is saved.
     """
 
-    def __init__(self, size: StoreSize, shapes: Pool, placement: Placement, *, dtype: np.dtype) -> None:
-        """`shapes`: of the arrays, with their dtypes; `dtype`: of the engine."""
-        self.store = CheckpointStore(size)
+    def __init__(
+        self,
+        size: StoreSize,
+        shapes: Pool,
+        placement: Placement,
+        *,
+        dtype: np.dtype,
+        host_size: StoreSize | None = None,
+    ) -> None:
+        """`shapes`: of the arrays, with their dtypes; `dtype`: of the engine; `host_size`: of what is evicted to."""
+        self.store = CheckpointStore(size, evicting=self._spill)
         self.shapes = shapes
         self.placement = placement
         self._dtype = dtype
+        self.host = None if host_size is None else HostStates(host_size, shapes, self.store)
         self._lock = threading.Lock()
         # Flat: a call takes its time with every node of a tree that Python has to open.
         self._arrays = self._empty()
 
     def prepare(self) -> None:
         """Compile what copies pages, for it is seldom needed and then at once."""
-        with self._lock:
+        with self._lock, precision(self._dtype):
             self._copy([])
+            if self.host is not None:
+                self._pool = self.host.prepare(self._pool)
 
     def enter(self, plans: Sequence[Plan]) -> list[Visit]:
         """Look requests up. What they resume stays where it is until they `leave`."""
@@ -128,7 +141,9 @@ class GrowingStates:
         if not self.takes(plan):
             return Demand.of(plan)
         with self._lock:
-            resumed = self.store.longest(plan.state, namespace=plan.salt or "", most=_most(plan))
+            stores = [self.store] if self.host is None else [self.store, self.host.store]
+            namespace, most = plan.salt or "", _most(plan)
+            resumed = max(store.longest(plan.state, namespace=namespace, most=most) for store in stores)
             position, _ = self._position(plan, resumed)
         return Demand.of(plan, resumed=resumed, saved=0 if position is None else position - resumed)
 
@@ -174,6 +189,8 @@ class GrowingStates:
                         self.store.abandon(visit.reservation)
                 if visit.parent is not None:
                     self.store.release(visit.parent)
+            if self.host is not None and logits is not None:
+                self.host.settle(wait=False)
 
     def lose(self) -> None:
         """A round failed on the device, and took the arrays with it."""
@@ -216,7 +233,7 @@ class GrowingStates:
     def clear(self) -> None:
         """Forget all checkpoints, and those that rounds in flight are writing."""
         with self._lock:
-            self.store.clear()
+            self._forget()
 
     @property
     def bytes(self) -> int:
@@ -236,7 +253,14 @@ class GrowingStates:
     def _look_up(self, plan: Plan) -> Visit:
         if not self.takes(plan):
             return Visit(plan)
-        visit = Visit(plan, self.store.find(plan.state, namespace=plan.salt or "", most=_most(plan)))
+        namespace, most = plan.salt or "", _most(plan)
+        if self.host is not None:
+            try:
+                self._pool = self.host.restore(plan.state, self._pool, namespace=namespace, most=most)
+            except BaseException:
+                self._begin_anew()
+                raise
+        visit = Visit(plan, self.store.find(plan.state, namespace=namespace, most=most))
         visit.position, visit.changing = self._position(plan, visit.resumed)
         return visit
 
@@ -253,8 +277,17 @@ class GrowingStates:
         keys = _copy_pages(keys, source, target)
         self._pool = tuple(keys.get(number, layer) for number, layer in enumerate(self._pool))
 
-    def _begin_anew(self) -> None:
+    def _spill(self, checkpoint: Checkpoint) -> None:
+        if self.host is not None:
+            self.host.spill(checkpoint, self._pool)
+
+    def _forget(self) -> None:
         self.store.clear()
+        if self.host is not None:
+            self.host.clear()
+
+    def _begin_anew(self) -> None:
+        self._forget()
         self._arrays = self._empty()
 
     def _empty(self) -> Arrays:

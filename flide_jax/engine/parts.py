@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 
-# Of the layers, how many are in the first of two executables: enough for the device while the host starts the second,
-# few enough for the host to start them soon.
-FIRST_SHARE = 3  # one in so many
+# One layer in so many is in the first of two executables: enough for the device while the host starts the second, few
+# enough for the host to start them soon.
+FIRST_SHARE = 3
 CHAINED_ON = ("gpu",)
 
 
@@ -52,21 +52,21 @@ class CompiledRound:
 
     Attributes:
         parts: one or two.
-        params: how many of the parameters' arrays are the first one's, of two.
-        pool: how many of the pool's arrays.
+        first_params: how many of the parameters' arrays are the first one's, of two.
+        first_pool: how many of the pool's arrays.
     """
 
     parts: tuple[jax.stages.Compiled, ...]
-    params: int = 0
-    pool: int = 0
+    first_params: int = 0
+    first_pool: int = 0
 
     def __call__(self, params: tuple[Any, ...], buffer: Any, pool: tuple[Any, ...] = ()) -> Any:
         """Label logits; of a growing round, which takes the arrays of the pool, (label logits, pool)."""
         handed_on: Any = ()
         kept: tuple[Any, ...] = ()
         if len(self.parts) > 1:
-            (handed_on, buffer), kept = self.parts[0](params[: self.params], buffer, (), pool[: self.pool])
-        logits, more = self.parts[-1](params[self.params :], buffer, handed_on, pool[self.pool :])
+            (handed_on, buffer), kept = self.parts[0](params[: self.first_params], buffer, (), pool[: self.first_pool])
+        logits, more = self.parts[-1](params[self.first_params :], buffer, handed_on, pool[self.first_pool :])
         return (logits, (*kept, *more)) if pool else logits
 
 

@@ -116,7 +116,7 @@ class Program:
     def of(cls, model: ModelDescription, config: EngineConfig) -> "Program":
         """The program of an engine.
 
-        Raises ValueError: too few bytes for checkpoints, or batch-invariant on a device that cannot be.
+        Raises TooFewBytesError: for checkpoints; ValueError: batch-invariant on a device that cannot be.
         """
         config.check_device()
         made = cls(
@@ -131,12 +131,19 @@ class Program:
         return made.with_checkpoints(config) if config.checkpoint_bytes else made
 
     def with_checkpoints(self, config: EngineConfig) -> "Program":
-        """The same with room for checkpoints. Raises ValueError: too few bytes for them."""
+        """The same with room for checkpoints. Raises TooFewBytesError."""
         one_of_each = self.family.abstract_pool(self.architecture, pages=1, slots=1, dtype=self.dtype)
         page_bytes, slot_bytes = bytes_of(one_of_each)
         store = StoreSize.within(config.checkpoint_bytes, page_bytes=page_bytes, slot_bytes=slot_bytes)
         longest = -(-min(config.max_request_tokens, self.architecture.max_tokens) // PAGE_ROWS)
         return dataclasses.replace(self, store=store, resumed_pages=min(store.pages, longest))
+
+    def host_store(self, config: EngineConfig) -> StoreSize | None:
+        """How many checkpoints the host has room for, None for none. Raises TooFewBytesError."""
+        if self.store is None or not config.checkpoint_host_bytes:
+            return None
+        page_bytes, slot_bytes = self.store.page_bytes, self.store.slot_bytes
+        return StoreSize.within(config.checkpoint_host_bytes, page_bytes=page_bytes, slot_bytes=slot_bytes)
 
     @functools.cached_property
     def abstract(self) -> Any:

@@ -229,7 +229,7 @@ class FrontEnds:
         try:
             assert self._device is not None
             arrays: dict[str, Any] = dict(zip(PLAN_ARRAYS, message.arrays, strict=True))
-            plan = Plan(**arrays)
+            plan = Plan(**arrays, salt=message.fields["salt"])
             found = await self._device.run(plan, message.fields["namespace"])
             times = {"waited": found.waited, "seconds": found.seconds}
             answer = frames.pack("ran", [found.logits], number=number, resumed=found.resumed, **times)

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,8 +41,8 @@ class LocalDevice:
     async def run(self, plan: Plan, namespace: str) -> Outcome:
         """What comes of a plan. Raises Refusal."""
         try:
-            if self._engine.config.checkpoint_bytes:
-                plan = dataclasses.replace(plan, salt=namespace)  # nobody resumes the states of others
+            if self._engine.config.checkpoint_bytes and plan.salt is not None:
+                plan = dataclasses.replace(plan, salt=_joined(namespace, plan.salt))
             executables = self._engine.executables
             if not executables.growing_ladder.largest.fits(executables.demand(plan)):
                 # Compiled beside the device's thread, which meanwhile goes on with the others.
@@ -77,3 +78,8 @@ class LocalDevice:
         """End all threads."""
         self._scheduler.close()
         self._compiler.shutdown(cancel_futures=True)
+
+
+def _joined(namespace: str, salt: str) -> str:
+    """A salt that no other pair has: nobody resumes the states of others, whatever salt they send."""
+    return json.dumps([namespace, salt])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flide_jax.request import MAX_LEVELS, MAX_OPTIONS
+from flide_jax.request import MAX_LEVELS, MAX_OPTIONS, MAX_SALT
 from flide_jax.serving.admission import Limits
 
 NOT_BLANK = r"[^\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
@@ -116,6 +116,15 @@ def _requests(name: str, alias: str, limits: Limits) -> dict[str, Any]:
         "state": _ref("Content"),
         "questions": questions,
         "x_costs": {"description": "true: the response says what each part cost"},
+        "x_checkpoints": {
+            "type": "boolean",
+            "description": "whether the state may be resumed from a checkpoint, and leave one, where there are any",
+        },
+        "x_cache_salt": {
+            "type": "string",
+            "description": "of the requests of one client, only those of the same salt share checkpoints",
+            "maxLength": MAX_SALT,
+        },
         "assets": False,
     }
     several = {"type": "array", "items": _ref("Request"), "minItems": 1, "maxItems": limits.batch_requests}
@@ -144,7 +153,8 @@ def _responses() -> dict[str, Any]:
         answer("choice", choice=text, confidence=share, probabilities=shares),
         answer("score", score=time, confidence=share, legend={"type": "object"}, probabilities=shares),
     ]
-    usage = _object({"input_tokens": count, "output_tokens": count}, "input_tokens", "output_tokens")
+    counts = {"input_tokens": count, "output_tokens": count, "x_cached_tokens": count}
+    usage = _object(counts, "input_tokens", "output_tokens")
     costs = {
         "state_tokens": count,
         "question_tokens": {"type": "object", "additionalProperties": count},

@@ -5,6 +5,7 @@ What the format leaves open is decided here, once for the command line and for a
 - An unknown field of the request is ignored: clients send their own. An unknown field of a question is refused: it is
   a misspelt one, and ignoring it would answer another question than was asked.
 - `model` may be missing.
+- What the format has no field for is asked for in fields of this package's own, whose names begin with `x_`.
 - `assets` (images) are refused, since an answer without them would be an answer to another state.
 """
 
@@ -37,6 +38,8 @@ _ON_THE_WIRE = {
     "yes": ("criteria", "true"),
     "no": ("criteria", "false"),
 }
+# Options of a request that the format has no field for.
+_OWN_FIELDS = {"checkpoints": "x_checkpoints", "cache_salt": "x_cache_salt"}
 _LONGEST_WORD = 32
 
 
@@ -74,7 +77,9 @@ def read_request(value: Any) -> WireRequest:
     questions = {
         name: _read_question(name, question) for name, question in _object(fields["questions"], ("questions",)).items()
     }
-    request = Request(state=fields["state"], questions=questions)
+    options = {option: fields[field] for option, field in _OWN_FIELDS.items() if field in fields}
+    with in_words_of_the_wire():
+        request = Request(state=fields["state"], questions=questions, **options)
     return WireRequest(request, model, costs=fields.get("x_costs") is True)
 
 
@@ -94,13 +99,15 @@ def response(answers: Answers, *, model: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def in_words_of_the_wire() -> Generator[None]:
-    """Errors about a question's fields, such as its `options`, name what they are called on the wire: `criteria`."""
+    """Errors name fields as they are called on the wire, such as `criteria` for the `options` of a question."""
     try:
         yield
     except RequestError as error:
         match error.location:
             case ("questions", name, str(field), *rest) if field in _ON_THE_WIRE:
                 raise type(error)(("questions", name, *_ON_THE_WIRE[field], *rest), error.rule) from None
+            case (str(field), *rest) if field in _OWN_FIELDS:
+                raise type(error)((_OWN_FIELDS[field], *rest), error.rule) from None
         raise
 
 

@@ -12,7 +12,7 @@ from flide_jax.serving.frames import Message
 from flide_jax.serving.refusals import Refusal
 
 PLAN_ARRAYS = ("state", "branches", "branch_lengths", "read_branches", "read_offsets", "turn_ends")
-"""What goes to the device's process; whose checkpoints a plan may resume is decided there."""
+"""What goes to the device's process, with the salt."""
 
 
 class RemoteDevice(EventList):
@@ -33,7 +33,8 @@ class RemoteDevice(EventList):
     async def run(self, plan: Plan, namespace: str) -> Outcome:
         """What comes of a plan. Cancelling takes it out of the queue. Raises Refusal."""
         arrays = [getattr(plan, name) for name in PLAN_ARRAYS]
-        found = await self._ask(lambda number: frames.pack("run", arrays, number=number, namespace=namespace))
+        told = {"namespace": namespace, "salt": plan.salt}
+        found = await self._ask(lambda number: frames.pack("run", arrays, number=number, **told))
         if found.kind == "refused":
             raise Refusal(found.fields["status"], found.fields["detail"], found.fields["headers"])
         fields = found.fields

@@ -63,8 +63,7 @@ def fork_attention(
             f"fork_attention by pallas has head sizes {', '.join(map(str, KEY_BLOCK))}, not {head_dim}"
         )
     block = KEY_BLOCK[head_dim]
-    # Heads of one tile: a power of two that divides the group, so that tiles are whole.
-    tile_heads = math.gcd(heads // key_heads, 16)
+    tile_heads = heads_of_a_tile(heads, key_heads)
     tile_rows = TILE_ROWS // tile_heads
     if batch_invariant:
         if CHUNK_ROWS % tile_rows:
@@ -105,6 +104,11 @@ def fork_attention(
     with interpreted(interpret):
         out = kernel(blocking, table.shape)(*operands)
     return (out if splits == 1 else _combined(blocking, *out).astype(query.dtype))[:rows]
+
+
+def heads_of_a_tile(heads: int, key_heads: int) -> int:
+    """Query heads in one tile: a power of two that divides the group, so that tiles are whole."""
+    return math.gcd(heads // key_heads, 16)
 
 
 def _splits(tiles: int, stream_rows: int, cached_rows: int, block: int) -> int:

@@ -65,6 +65,8 @@ def test_a_growing_state_is_computed_from_where_it_was(kept, fresh):
         "tokens_saved": kept.checkpoint_counters().tokens_saved,
         "saved": 5,
         "evictions": 0,
+        "spilled": 0,
+        "restored": 0,
     }
 
 
@@ -267,6 +269,6 @@ class TestRefusals:
     def test_an_engine_without_checkpoints_has_none_to_count(self, fresh):
         assert fresh.checkpoint_bytes == 0
         assert vars(fresh.checkpoint_counters()) == dict.fromkeys(
-            ("hits", "misses", "tokens_saved", "saved", "evictions"), 0
+            ("hits", "misses", "tokens_saved", "saved", "evictions", "spilled", "restored"), 0
         )
         fresh.clear_checkpoints()

@@ -121,6 +121,9 @@ INVALID = {
     "map of levels": (asked({"type": "score", "criteria": {"0": SECRET}}), ["body", "questions", "q", "criteria"]),
     "assets": (asked(NOUL, assets={SECRET: {}}), ["body", "assets"]),
     "model": (asked(NOUL, model=None), ["body", "model"]),
+    "checkpoints": (asked(NOUL, x_checkpoints=SECRET), ["body", "x_checkpoints"]),
+    "a salt": (asked(NOUL, x_cache_salt={SECRET: 1}), ["body", "x_cache_salt"]),
+    "a long salt": (asked(NOUL, x_cache_salt=SECRET * 30), ["body", "x_cache_salt"]),
 }
 
 

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from flide_jax.cli import main
+from flide_jax.prompts.plan import Plan
 from flide_jax.request import Choice, Request, RequestError, Score, YesNo
+from flide_jax.serving.device import Outcome
 from flide_jax.serving.keys import Keys
+from flide_jax.serving.local_device import LocalDevice
 from flide_jax.serving.protocol import parse_request, read_response, response
 from tests.serving.asked import ASKED, NOUL, asked
 from tests.serving.live import serving
@@ -52,6 +55,23 @@ def test_the_table_is_that_of_the_model(live, tmp_path, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert err == "" and out.startswith("one.json") and ", flide-demo" in out.splitlines()[0]
     assert all(word in out for word in ("urgent", "refund", "wait", "0: calm", "confidence"))
+
+
+def test_what_is_said_of_checkpoints_reaches_the_server(live, tmp_path, capsys, monkeypatch):
+    told: list[tuple[str, Plan]] = []
+    run = LocalDevice.run
+
+    async def tell(device: LocalDevice, plan: Plan, namespace: str) -> Outcome:
+        told.append((namespace, plan))
+        return await run(device, plan, namespace)
+
+    monkeypatch.setattr(LocalDevice, "run", tell)
+    file = tmp_path / "rows.jsonl"
+    options = [{}, {"x_cache_salt": "one"}, {"x_checkpoints": False}, {"x_checkpoints": 0}]
+    file.write_text("\n".join(json.dumps(ASKED | {"state": str(i)} | one) for i, one in enumerate(options)))
+    assert main(["ask", str(file), "--url", live.url, "--json"]) == 2
+    assert sorted((plan.salt is None, plan.salt) for _, plan in told) == [(False, ""), (False, "one"), (True, None)]
+    assert f"{file}:4: x_checkpoints: must be a boolean, got a number" in capsys.readouterr().err
 
 
 def test_the_key_comes_from_the_environment(demo_engine, tmp_path, capsys, monkeypatch):

@@ -21,6 +21,7 @@ from tests.serving.asked import ASKED, NOUL, asked
 from tests.serving.live import Live, serving
 from tests.serving.test_app import INVALID
 
+FOR_CHECKPOINTS = {"x_checkpoints": False, "x_cache_salt": "s" * 256}
 ROUTES = (("/v1/systemone", "POST"), ("/v1/systemone/batch", "POST"), ("/v1/models", "GET"), ("/health", "GET"))
 
 
@@ -79,7 +80,7 @@ def schema_of(live: Live, name: str) -> Any:
 
 def test_the_description_takes_what_the_server_takes_and_nothing_else(live):
     requests = schema_of(live, "Request")
-    for good in (ASKED, asked(NOUL), asked(NOUL, model="flide-demo", seed=1)):
+    for good in (ASKED, asked(NOUL), asked(NOUL, model="flide-demo", seed=1), asked(NOUL, **FOR_CHECKPOINTS)):
         requests.validate(good)
     # What JSON Schema has no words for: text that is no JSON, keys that stand twice, numbers that are none.
     beyond = {name for name, (body, _) in INVALID.items() if isinstance(body, bytes)}
