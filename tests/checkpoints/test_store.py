@@ -254,6 +254,14 @@ def test_what_is_admitted_makes_room_and_keeps_what_it_shares():
     assert store.bytes == 0
 
 
+def test_nothing_is_evicted_in_vain_for_what_shares_too_little():
+    source, store = store_of(), store_of(pages=4)
+    parent, child = (save(source, tokens).checkpoint for tokens in (text((1, 100)), text((1, 100), (2, 200))))
+    first = store.admit(parent, np.array([NEW, NEW], np.int32))
+    assert store.admit(child, np.array([first.pages[0], NEW, NEW, NEW, NEW], np.int32)) is None, "5 of 4 pages"
+    assert stored_sizes(store) == [100] and store.counters.evictions == 0
+
+
 def test_what_is_renewed_is_the_last_to_go():
     store = store_of()
     for token in (1, 2):
