@@ -437,6 +437,21 @@ class TestCheckpoints:
         assert not any("error" in line for line in said)
         assert not (tmp_path / "bundle").exists()
 
+    def test_too_few_bytes_on_the_host(self, flide, write, tiny_model):
+        run = [
+            "ask",
+            write("r.json", REQUEST),
+            "--model",
+            tiny_model,
+            "--capacities",
+            64,
+            "--checkpoint-host-gb",
+            0.001,
+        ]
+        assert error_of(flide(*run)) == "checkpoints come to the host from the device, where checkpoint_bytes is 0"
+        status, _, err = flide(*run, "--checkpoint-gb", 0.1)
+        assert status == 2 and err.endswith(" bytes at least, got 1,000,000\n") and "Traceback" not in err
+
     @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e400", "much"])
     def test_what_is_no_number_of_bytes(self, flide, tiny_model, value):
         found = error_of(flide("warm", "--model", tiny_model, "--bundle", "b", f"--checkpoint-gb={value}"))

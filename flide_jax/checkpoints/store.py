@@ -286,15 +286,17 @@ class CheckpointStore:
         """
         if self._is_known(given.tokens, given.namespace):
             return None
-        shared, missing = twins[twins >= 0], twins < 0
-        self.pages.hold(shared)
-        if not self._make_room(int(missing.sum()), beside=shared):
+        own, missing = twins.copy(), twins < 0
+        shared, wanted = twins[~missing], int(missing.sum())
+        self.pages.hold(shared)  # while room is made
+        try:
+            if not self._make_room(wanted, beside=shared):
+                return None
+            # Nobody claims rows of these, so nobody goes on in them without a copy.
+            own[missing] = self.pages.take(wanted)
+            self.pages.hold(shared)
+        finally:
             self.pages.drop(shared)
-            return None
-        own = twins.copy()
-        own[missing] = self.pages.take(int(missing.sum()))
-        for page in own[missing].tolist():
-            self.pages.claim(page, 0, PAGE_ROWS)  # how far it was written is not known here
         admitted = dataclasses.replace(given, pages=own, slot=self._free_slots.pop())
         self._stored[admitted] = None
         self._index.add(admitted.namespace, admitted.tokens, admitted)

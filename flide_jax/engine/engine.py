@@ -132,7 +132,7 @@ class Engine:
         return Counters() if growing is None else growing.counters()
 
     def save_checkpoints(self, directory: str | Path) -> int:
-        """Save all checkpoints in a new or empty directory, which then holds the texts of their states; how many.
+        """Save all checkpoints of the device in a new or empty directory, which then holds their texts; how many.
 
         Raises StoredStatesError: the directory is not empty or cannot be written to.
         """

@@ -198,7 +198,7 @@ class GrowingStates:
             self._begin_anew()
 
     def states(self) -> States:
-        """A copy of all that is stored, on the host."""
+        """A copy of all that is stored on the device, on the host."""
         with self._lock:
             stored = list(self.store)
             pages = np.unique(np.concatenate([np.empty(0, np.int32), *(one.pages for one in stored)]))

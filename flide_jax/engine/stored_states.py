@@ -32,7 +32,7 @@ class StoredStatesError(ValueError):
 
 
 def save(directory: Path, growing: GrowingStates, program: Program, params: Sequence[jax.Array]) -> int:
-    """Save all checkpoints in a new or empty directory; how many. Rounds wait meanwhile.
+    """Save all checkpoints of the device in a new or empty directory; how many. Rounds wait meanwhile.
 
     Raises StoredStatesError: the directory is not empty or cannot be written to.
     """

@@ -219,6 +219,58 @@ def test_what_another_store_held_is_adopted_with_what_it_shared():
     assert reservation is not None and reservation.copied is not None, "how far a page was written is not known"
 
 
+NEW = -1
+
+
+def test_what_another_store_held_is_admitted_beside_what_is_the_same_here():
+    source, store = store_of(), store_of(pages=6, slots=3)
+    parent, child = (save(source, tokens).checkpoint for tokens in (text((1, 100)), text((1, 100), (2, 100))))
+    first = store.admit(parent, np.array([NEW, NEW], np.int32))
+    second = store.admit(child, np.array([first.pages[0], NEW, NEW, NEW], np.int32))
+    assert second.pages[0] == first.pages[0] and len({*first.pages, *second.pages}) == 5
+    assert store.bytes == 5 * PAGE + 2 * SLOT
+    assert store.longest(text((1, 100), (2, 300)), namespace="", most=400) == 200
+    assert store.admit(child, np.array([NEW] * 4, np.int32)) is None, "it is known"
+    pinned = store.find(text((1, 100)), namespace="", most=100)
+    step = store.reserve(text((1, 100), (3, 20)), namespace="", parent=pinned)
+    assert step.copied is not None, "what came from elsewhere is not written behind"
+
+
+def test_what_is_admitted_makes_room_and_keeps_what_it_shares():
+    evicted = []
+    source, store = store_of(), store_of(pages=5, slots=3, evicting=lambda one: evicted.append(one.tokens.size))
+    parent, child = (save(source, tokens).checkpoint for tokens in (text((1, 100)), text((1, 100), (2, 150))))
+    first = store.admit(parent, np.array([NEW, NEW], np.int32))
+    save(store, text((5, 128)))
+    second = store.admit(child, np.array([first.pages[0], NEW, NEW, NEW], np.int32))
+    assert evicted == [100, 128] and second.pages[0] == first.pages[0]
+    assert store.bytes == 4 * PAGE + SLOT
+    other = save(source, text((6, 320))).checkpoint
+    pinned = store.find(text((1, 100), (2, 150)), namespace="", most=250)
+    assert store.admit(other, np.array([second.pages[0], NEW, NEW, NEW, NEW], np.int32)) is None
+    store.release(pinned)
+    assert store.bytes == 4 * PAGE + SLOT and len(evicted) == 2, "in vain nothing is evicted, or held"
+    store.clear()
+    assert store.bytes == 0
+
+
+def test_nothing_is_evicted_in_vain_for_what_shares_too_little():
+    source, store = store_of(), store_of(pages=4)
+    parent, child = (save(source, tokens).checkpoint for tokens in (text((1, 100)), text((1, 100), (2, 200))))
+    first = store.admit(parent, np.array([NEW, NEW], np.int32))
+    assert store.admit(child, np.array([first.pages[0], NEW, NEW, NEW, NEW], np.int32)) is None, "5 of 4 pages"
+    assert stored_sizes(store) == [100] and store.counters.evictions == 0
+
+
+def test_what_is_renewed_is_the_last_to_go():
+    store = store_of()
+    for token in (1, 2):
+        save(store, text((token, 64)))
+    assert store.renew(text((1, 64)), namespace="")
+    assert not store.renew(text((1, 64)), namespace="other") and not store.renew(text((1, 63)), namespace="")
+    assert [one.tokens[0] for one in store] == [2, 1]
+
+
 def test_clear_forgets_everything_but_leaves_what_is_pinned_in_its_place():
     store = store_of()
     save(store, text((1, 100)))

@@ -97,6 +97,35 @@ def test_ten_times_the_same_bits(run):
         np.testing.assert_array_equal(one, found[0])
 
 
+@pytest.fixture(scope="module")
+def spilling(run) -> Executables:
+    """Two checkpoints fit on the card, and more on the host."""
+    size = PROGRAM.store
+    two = 2 * (size.slot_bytes + size.pages // size.slots * size.page_bytes)
+    config = dataclasses.replace(CONFIG, checkpoint_bytes=two, checkpoint_host_bytes=10 * two)
+    made = Executables.of(PROGRAM.with_checkpoints(config), run.params, config)
+    made.growing.prepare()
+    return made
+
+
+def test_from_the_host_in_every_bit(spilling):
+    """Five agents that take turns where two fit, against each of them alone."""
+    lengths = (300, 420, 433, 700)
+    alone = []
+    for seed in range(5):
+        spilling.growing.clear()
+        agent = Agent(1_000, seed)
+        alone.append([spilling.logits([agent.plan(length, (5, 60))])[0] for length in lengths])
+    spilling.growing.clear()
+    agents = [Agent(1_000, seed) for seed in range(5)]
+    for step, length in enumerate(lengths):
+        for agent, expected in zip(agents, alone, strict=True):
+            started = spilling.start([agent.plan(length, (5, 60))])
+            assert started.resumed == [lengths[step - 1] - 8 if step else 0]
+            np.testing.assert_array_equal(started()[0], expected[step])
+    assert spilling.growing.counters().restored == 15
+
+
 def test_what_is_not_finite_is_not_kept(run, monkeypatch):
     run.growing.clear()
     agent = Agent(999, 6)
