@@ -33,7 +33,8 @@ def compiled(forward):
 
     def run(capacity):
         layout = MetadataLayout(capacity, TAPS)
-        return jax.jit(lambda params, buffer, *pool: forward(params, layout.unpack(buffer), *pool))
+        pool = (2,) if capacity.is_growing else ()
+        return jax.jit(lambda params, buffer, *pool: forward(params, layout.unpack(buffer), *pool), donate_argnums=pool)
 
     return run
 
