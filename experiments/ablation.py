@@ -18,9 +18,7 @@ Run as `python -m experiments.ablation`; `--size 0.8B --workload race-all` on an
 """
 
 import argparse
-import functools
 import json
-import operator
 import statistics
 import time
 from collections.abc import Sequence
@@ -31,14 +29,15 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.latency import program, random_plan
+from experiments.arguments import positive
+from experiments.latency import random_plan
+from experiments.measured_model import model, parameters
 from experiments.model_sizes import SIZES
 from flide_jax.engine import Ablation, EngineConfig, serialised
 from flide_jax.engine.ablation import Logits, logits_without_forks
 from flide_jax.engine.executables import Executables
-from flide_jax.engine.model_directory import demo_directory, describe
 from flide_jax.engine.program import Program, precision
-from flide_jax.layout import Capacity, Demand, form_rounds
+from flide_jax.layout import Capacity, Demand, capacities_of_rounds
 from flide_jax.prompts.plan import Plan
 from pallas_kernels.trees import WORKLOADS, Request
 
@@ -90,16 +89,10 @@ class Ablated:
         return time.perf_counter() - begin
 
     def _capacities(self, texts: Sequence[Plan]) -> set[Capacity]:
-        demands = [Demand.of(text) for text in texts]
-        alone = [[index] for index in range(len(texts))]
-        rounds = alone if self.ablation.one_request_a_round else form_rounds(demands, self.run.ladder.largest)
-        sums = (functools.reduce(operator.add, (demands[index] for index in members)) for members in rounds)
-        return {self.run.ladder.smallest_for(demand) for demand in sums}
-
-
-def model(size: str, config: EngineConfig) -> Program:
-    """The demo model or a true size, as an engine with this config compiles it."""
-    return Program.of(describe(demo_directory()), config) if size == "demo" else program(SIZES[size], config)
+        demands, ladder = [Demand.of(text) for text in texts], self.run.ladder
+        if self.ablation.one_request_a_round:
+            return {ladder.smallest_for(demand) for demand in demands}
+        return set(capacities_of_rounds(demands, ladder))
 
 
 def measure(ablated: Ablated, plans: Sequence[Plan], *, queued: int, budget: float) -> dict[str, Any]:
@@ -130,8 +123,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--size", choices=["demo", *SIZES], default="demo" if on_cpu else "0.8B")
     parser.add_argument("--workload", choices=[*WORKLOADS], default="race-all", help="of a true size")
     parser.add_argument("--without", action="append", choices=[*WITHOUT], help="all by default")
-    parser.add_argument("--repeats", type=int, default=3 if on_cpu else 20, help="lone requests")
-    parser.add_argument("--queued", type=int, default=3 if on_cpu else 64)
+    parser.add_argument("--repeats", type=positive, default=3 if on_cpu else 20, help="lone requests")
+    parser.add_argument("--queued", type=positive, default=3 if on_cpu else 64)
     parser.add_argument("--budget", type=float, default=5.0, help="seconds for each measurement, about")
     parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "ablation.jsonl")
@@ -140,7 +133,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     # Nothing is recorded on a CPU, so nothing is taken away.
     names = options.without or [name for name in WITHOUT if not (on_cpu and name == "command buffers")]
     made = model(options.size, EngineConfig(implementation=options.implementation))
-    params = made.load(demo_directory()) if options.size == "demo" else made.initialise(jax.random.key(0))
+    params = parameters(options.size, made)
     rng = np.random.default_rng(0)
     plans = [random_plan(request, rng, vocabulary=made.architecture.vocabulary) for _ in range(options.repeats)]
     rows: dict[str, Any] = {}

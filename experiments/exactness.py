@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import records
+from experiments.arguments import positive
 from experiments.latency import random_plan
 from flide_jax.layout import Capacity, MetadataLayout, RoundMetadata, lay_out
 from flide_jax.models import families
@@ -223,7 +224,7 @@ def random_tree(rng: np.random.Generator, *, vocabulary: int) -> list[Plan]:
     plans: list[Plan] = []
     left = STREAM.tokens
     for _ in range(rng.integers(1, 4)):
-        request = Request(length(180), [min(length(130), 130) for _ in range(rng.integers(1, 9))])
+        request = Request(length(180), [length(130) for _ in range(rng.integers(1, 9))])
         if (left := left - request.state - sum(request.branches)) < 0:
             break
         plans.append(random_plan(request, rng, vocabulary=vocabulary))
@@ -280,7 +281,7 @@ def _tokens_and_positions(walked: Walked) -> tuple[np.ndarray, np.ndarray]:
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Prints a table for each family; appends one record for each. Exits with 1 where a difference is no rounding."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--trees", type=int, default=4, help="random streams for each family")
+    parser.add_argument("--trees", type=positive, default=4, help="random streams for each family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=records.RESULTS / "exactness.jsonl")
     options = parser.parse_args(arguments)

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from experiments import records
+from experiments.arguments import positive
 from experiments.known_answers import Asked, Probabilities, accuracy, asked, choices, reordered, variations
 from experiments.multi_item_scoring import WAYS, Passes
 from flide_jax.checkpoints import Placement
@@ -126,7 +127,7 @@ def measure(
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Prints a table; appends one record for each dtype."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--requests", type=int, default=8)
+    parser.add_argument("--requests", type=positive, default=8)
     parser.add_argument("--dtype", action="append", choices=["float32", "bfloat16"], help="both by default")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "fidelity.jsonl")
     options = parser.parse_args(arguments)

@@ -28,14 +28,15 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.latency import program, random_plan
+from experiments.arguments import positive
+from experiments.latency import random_plan
+from experiments.measured_model import model, parameters
 from experiments.model_sizes import SIZES
 from flide_jax.checkpoints import Placement
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
-from flide_jax.engine.model_directory import demo_directory, describe
-from flide_jax.engine.program import Program, precision
+from flide_jax.engine.program import precision
 from flide_jax.layout import Demand
 from flide_jax.models.params import total_bytes
 from flide_jax.prompts.plan import Plan
@@ -92,14 +93,9 @@ class Bench:
     def __init__(self, size: str, config: EngineConfig, scale: Scale) -> None:
         self.size, self.scale = size, scale
         self.config = config = dataclasses.replace(config, placement=scale.placement)
-        if size == "demo":
-            made: Program = Program.of(describe(demo_directory()), dataclasses.replace(config, checkpoint_bytes=0))
-        else:
-            made = program(SIZES[size], config)
-        self.program = made.with_checkpoints(config)
+        self.program = model(size, dataclasses.replace(config, checkpoint_bytes=0)).with_checkpoints(config)
         self.vocabulary: int = self.program.architecture.vocabulary
-        params = self.program.load(demo_directory()) if size == "demo" else made.initialise(jax.random.key(0))
-        self.run = Executables.of(self.program, params, config)
+        self.run = Executables.of(self.program, parameters(size, self.program), config)
 
     def compile(self, plans: Sequence[Plan], *, growing: bool) -> None:
         """The executables that these plans need, side by side."""
@@ -241,8 +237,10 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", action="append", choices=["demo", *SIZES], help="0.8B and 4B, or demo on a CPU")
-    parser.add_argument("--repeats", type=int, default=3 if on_cpu else 12, help="steps that are measured")
-    parser.add_argument("--replay", type=int, nargs="?", const=19, default=0, metavar="AGENTS", help="19 by default")
+    parser.add_argument("--repeats", type=positive, default=3 if on_cpu else 12, help="steps that are measured")
+    parser.add_argument(
+        "--replay", type=positive, nargs="?", const=19, default=0, metavar="AGENTS", help="19 by default"
+    )
     parser.add_argument("--checkpoint-gb", type=float, default=0.5 if on_cpu else 8.0)
     parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "growing_state.jsonl")

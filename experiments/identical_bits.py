@@ -1,9 +1,9 @@
 """How many answers keep their bits in company, and what does it cost that all of them do?
 
-Requests of the workloads' token profiles with random tokens, each alone and then in rounds of 8 and of 64, shuffled,
-question by question and through every larger capacity; in the usual mode and batch-invariant. Prediction: all of them
-batch-invariant, hardly any in the usual mode in bfloat16 on an H200; 10 % of time for 64 queued requests at most, 20 %
-for a lone one of 325 tokens. How to read the result: shares of answers (label logits of a question) whose bits are
+Requests of the workloads' token profiles with random tokens, each alone and then in rounds of up to 8 and up to 64,
+shuffled too, and some in every way of `flide_jax.same_bits`; in the usual mode and batch-invariant. Prediction: all of
+them batch-invariant, hardly any in the usual mode in bfloat16 on an H200; 10 % of time for 64 queued requests at most,
+20 % for a lone one of 325 tokens. How to read the result: shares of answers (label logits of a question) whose bits are
 those of their request alone; then, of the usual mode, the operation in which a request first differs; then times.
 
 Run as `python -m experiments.identical_bits`, anywhere, for the shipped model and few requests; with `--size 0.8B` on
@@ -12,52 +12,30 @@ an accelerator for random weights at a true size. Records go to `results/identic
 
 import argparse
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from experiments import latency, records
-from experiments.latency import PROFILES, read_profile
+from experiments.arguments import positive
+from experiments.latency import PROFILE_OF, PROFILES, read_profile
+from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from flide_jax.engine import EngineConfig, serialised
 from flide_jax.engine.executables import Executables
-from flide_jax.engine.model_directory import demo_directory, describe
 from flide_jax.engine.program import Program
 from flide_jax.first_difference import first_difference
-from flide_jax.layout import Capacity, Demand, form_rounds
+from flide_jax.layout import Demand, capacities_of_rounds, form_rounds
 from flide_jax.prompts.plan import Plan
-from flide_jax.same_bits import BitsComparison, Logits, through
+from flide_jax.same_bits import BitsComparison, Logits, compare_bits, through
 from pallas_kernels.trees import WORKLOADS
 
-DEMO = "demo"
-# The profile of each workload's requests.
-PROFILE_OF = {
-    "race-one": "race",
-    "race-all": "race_all",
-    "decision-index": "di_like",
-    "multirc": "multirc",
-    "quality-one": "quality_leval_cut",
-    "quality-all": "quality_tokenmatched",
-}
 # Without arguments on any machine, and for a true size on one whose compiler is quick enough for so few.
 SMALL = {"workload": ["race-all"], "most": 6, "capacities": [640, 1_024]}
 WHOLE = {"workload": [*WORKLOADS], "most": None, "capacities": [384, 640, 1_280, 2_816, 4_096, 7_680, 16_384]}
-
-
-def program(size: str, config: EngineConfig) -> Program:
-    """Of the shipped model, or of one of a true size."""
-    if size == DEMO:
-        return Program.of(describe(demo_directory()), config)
-    config.check_device()
-    return latency.program(SIZES[size], config)
-
-
-def parameters(size: str, program: Program) -> Any:
-    """The shipped ones, or random ones."""
-    return program.load(demo_directory()) if size == DEMO else program.initialise(jax.random.key(0))
 
 
 def requests(workload: str, *, most: int | None, vocabulary: int, longest: int) -> list[Plan]:
@@ -69,52 +47,32 @@ def requests(workload: str, *, most: int | None, vocabulary: int, longest: int) 
 
 
 def ways(run: Executables, plans: Sequence[Plan], *, in_detail: int) -> list[BitsComparison]:
-    """Requests alone against the same in company; the first `in_detail` also by question and in larger capacities."""
+    """Requests alone against the same in company; the first `in_detail` in every way that `compare_bits` knows."""
     alone = [through(run, [plan], run.ladder.smallest_for(Demand.of(plan)))[0] for plan in plans]
 
-    def rounds_of(size: int, order: Sequence[int]) -> Iterable[tuple[int, Logits, Logits]]:
-        for begin in range(0, len(order), size):
-            together = order[begin : begin + size]
+    def rounds_of(most: int, order: Sequence[int]) -> Iterable[tuple[int, Logits, Logits]]:
+        for together in itertools.batched(order, most):
             for number, found in zip(together, run.logits([plans[i] for i in together]), strict=True):
                 yield number, alone[number], found
 
-    def by_question() -> Iterable[tuple[int, Logits, Logits]]:
-        for number, plan in enumerate(plans[:in_detail]):
-            found = run.logits([plan.only(branch) for branch in range(plan.branch_lengths.size)])
-            yield number, alone[number], np.concatenate(found)
-
-    def in_capacities() -> Iterable[tuple[int, Logits, Logits]]:
-        for number, plan in enumerate(plans[:in_detail]):
-            needed = run.ladder.smallest_for(Demand.of(plan))
-            for capacity in run.ladder.capacities:
-                if capacity.tokens > needed.tokens:
-                    yield number, alone[number], through(run, [plan], capacity)[0]
-
     shuffled = np.random.default_rng(1).permutation(len(plans)).tolist()
     return [
-        BitsComparison.of("rounds of 8", rounds_of(8, range(len(plans)))),
-        BitsComparison.of("rounds of 64", rounds_of(64, range(len(plans)))),
-        BitsComparison.of("shuffled rounds of 64", rounds_of(64, shuffled)),
-        BitsComparison.of("question by question", by_question()),
-        BitsComparison.of("larger capacities", in_capacities()),
+        BitsComparison.of("rounds of up to 8", rounds_of(8, range(len(plans)))),
+        BitsComparison.of("rounds of up to 64", rounds_of(64, range(len(plans)))),
+        BitsComparison.of("shuffled rounds of up to 64", rounds_of(64, shuffled)),
+        *compare_bits(run, plans[:in_detail]),
     ]
 
 
 def where(run: Executables, program: Program, plans: Sequence[Plan]) -> dict[str, Any] | None:
     """The operation in which the last request of the first round parts from itself alone; None where it does not."""
-    largest = run.ladder.largest
-    first, *_ = form_rounds([Demand.of(plan) for plan in plans], largest)
-    together = [plans[i] for i in first]
-    alone = (together[-1:], 0, run.ladder.smallest_for(Demand.of(together[-1])))
-    found = first_difference(program, run.params, alone, (together, len(together) - 1, _capacity(run, together)))
+    demands, ladder = [Demand.of(plan) for plan in plans], run.ladder
+    members, *_ = form_rounds(demands, ladder.largest)
+    capacity, *_ = capacities_of_rounds(demands, ladder)
+    together = [plans[i] for i in members]
+    alone = (together[-1:], 0, ladder.smallest_for(demands[members[-1]]))
+    found = first_difference(program, run.params, alone, (together, len(together) - 1, capacity))
     return None if found is None else dataclasses.asdict(found)
-
-
-def _capacity(run: Executables, plans: Sequence[Plan]) -> Capacity:
-    total = Demand.of(plans[0])
-    for plan in plans[1:]:
-        total += Demand.of(plan)
-    return run.ladder.smallest_for(total)
 
 
 def cost(run: Executables, plans: Sequence[Plan], *, repeats: int) -> dict[str, float]:
@@ -132,7 +90,7 @@ def measure(
     params, found = None, []
     for batch_invariant in (True, False):
         config = EngineConfig(capacities=tuple(options.capacities), batch_invariant=batch_invariant)
-        made = program(size, config)
+        made = model(size, config)
         params = parameters(size, made) if params is None else params
         processes = serialised.default_processes()
         compiled = serialised.executables(made, config.ladder().capacities, processes=processes)
@@ -152,28 +110,27 @@ def measure(
                 "cost": cost(run, plans, repeats=options.repeats) if options.repeats else None,
             }
             found.append(append(record))
-            print(_line(record), flush=True)
+            print(_shown(record), flush=True)
     return found
 
 
-def _line(record: dict[str, Any]) -> str:
-    shares = "  ".join(f"{way} {same}/{all_}" for way, (same, all_) in record["ways"].items())
+def _shown(record: dict[str, Any]) -> str:
     mode = "batch-invariant" if record["batch_invariant"] else "usual"
-    times = record["cost"] or {}
-    shown = "  ".join(f"{name} {value:.2f}" for name, value in times.items())
+    times = "".join(f"  {name} {value:.2f}" for name, value in (record["cost"] or {}).items())
     part = record["first_difference"]
     first = "" if part is None else f"  first in layer {part['layer']}, {part['operation']}"
-    return f"{record['size']:5} {record['workload']:15} {mode:15}  {shares}{first}  {shown}"
+    shares = [f"  {way:28} {same} of {questions}" for way, (same, questions) in record["ways"].items()]
+    return "\n".join([f"{record['size']:5} {record['workload']:15} {mode:15}{first}{times}", *shares])
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
-    """Prints a line for each size, mode and workload, and appends a record for each."""
+    """Prints shares for each size, mode and workload, and appends a record for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", action="append", choices=[DEMO, *SIZES], help="the shipped model by default")
     parser.add_argument("--workload", action="append", choices=[*WORKLOADS])
-    parser.add_argument("--most", type=int, help="requests of each profile; for a true size all by default")
-    parser.add_argument("--in-detail", type=int, default=8, help="requests that are asked by question and capacity")
-    parser.add_argument("--capacities", type=int, nargs="+")
+    parser.add_argument("--most", type=positive, help="requests of each profile; for a true size all by default")
+    parser.add_argument("--in-detail", type=positive, default=8, help="requests that are asked in every way")
+    parser.add_argument("--capacities", type=positive, nargs="+")
     parser.add_argument("--where", action="store_true", help="also find the first operation that differs")
     parser.add_argument("--repeats", type=int, default=20, help="lone requests that are timed; 0: no times")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "identical_bits.jsonl")

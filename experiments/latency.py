@@ -1,21 +1,21 @@
 """How long does a lone request take, and how many queued ones are answered a second?
 
-Random weights at the true sizes of Qwen3.5 and random token ids: speed does not depend on either, answers would. The
-request goes from its plan to label logits on the host, without tokenizer, server and the softmax over a question's
-options. Prediction: at most the times of the original engine on the same card (`ORIGINAL`, measured by its own way from
-plan to logits). How to read the result: `lone` is the whole way; `host` the part before the device has its work; `busy`
-the time a call takes when others wait behind it, so that the host is hidden; `floor` the arithmetic of the products,
-attention and recurrence at 790 TFLOP/s, or the weights read once at 4.3 TB/s where that is more.
+Random weights at the true sizes of Qwen3.5, or the demo model (the default on a CPU, where a true size takes hours),
+and random token ids: speed does not depend on either, answers would. The request goes from its plan to label logits on
+the host, without tokenizer, server and the softmax over a question's options. Prediction: at most the times of the
+original engine on the same card (`ORIGINAL`, measured by its own way from plan to logits). How to read the result:
+`lone` is the whole way; `host` the part before the device has its work; `busy` the time a call takes when others wait
+behind it, so that the host is hidden; `floor` the arithmetic of the products, attention and recurrence at 790 TFLOP/s,
+or the weights read once at 4.3 TB/s where that is more; of true sizes alone.
 
 `--profile` takes the lengths of a workload's own requests instead (`profiles/`), each in a capacity of its own.
 
-Run as `python -m experiments.latency` on one accelerator. Records go to `results/latency.jsonl`.
+Run as `python -m experiments.latency`: on one accelerator, or on a CPU to see that it runs. Records go to
+`results/latency.jsonl`.
 """
 
 import argparse
-import functools
 import json
-import operator
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -26,12 +26,13 @@ import jax
 import numpy as np
 
 from experiments import records
+from experiments.arguments import positive
+from experiments.measured_model import DEMO, LABELS, model, parameters
 from experiments.model_sizes import SIZES
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
-from flide_jax.engine.program import Program
-from flide_jax.layout import Capacity, Demand, Ladder, form_rounds, lay_out
+from flide_jax.layout import Demand, capacities_of_rounds, lay_out
 from flide_jax.models import families
 from flide_jax.models.params import total_bytes
 from flide_jax.models.qwen3_5 import Qwen35Config
@@ -40,8 +41,16 @@ from flide_jax.prompts.plan import Plan
 from pallas_kernels.bench import BYTES_PER_SECOND, OPERATIONS_PER_SECOND
 from pallas_kernels.trees import WORKLOADS, Request
 
-LABELS = 38
 PROFILES = Path(__file__).parent / "profiles"
+# The profile of each workload's requests.
+PROFILE_OF = {
+    "race-one": "race",
+    "quality-one": "quality_leval_cut",
+    "decision-index": "di_like",
+    "race-all": "race_all",
+    "quality-all": "quality_tokenmatched",
+    "multirc": "multirc",
+}
 
 # The original engine (0.1.4) on one H200, bfloat16: ms of a lone request, requests a second of 64 queued.
 ORIGINAL = {
@@ -52,35 +61,14 @@ ORIGINAL = {
 }  # fmt: skip
 
 
-def program(size: Qwen35Config, config: EngineConfig) -> Program:
-    """What an engine with this config compiles for a model of this size."""
-    return Program(
-        family=families.QWEN3_5,
-        architecture=size,
-        label_ids=np.arange(LABELS, dtype=np.int32),
-        dtype=config.resolved_dtype(),
-        implementation=config.implementation,
-        ablation=config.ablation,
-        batch_invariant=config.batch_invariant,
-    )
-
-
-def executables(size: Qwen35Config, config: EngineConfig, queues: Sequence[Sequence[Plan]] = ()) -> Executables:
-    """An engine's executables for random weights; those that these queues need are compiled, side by side."""
-    made = program(size, config)
-    needed = sorted(capacities(config.ladder(), queues), key=lambda capacity: capacity.tokens)
-    compiled = serialised.executables(made, needed, processes=serialised.default_processes())
-    return Executables.of(made, made.initialise(jax.random.key(0)), config, compiled=compiled)
-
-
-def capacities(ladder: Ladder, queues: Sequence[Sequence[Plan]]) -> set[Capacity]:
-    """What the rounds of these queues run in."""
-    found = set()
-    for plans in queues:
-        demands = [Demand.of(plan) for plan in plans]
-        for members in form_rounds(demands, ladder.largest):
-            found.add(ladder.smallest_for(functools.reduce(operator.add, (demands[i] for i in members))))
-    return found
+def executables(size: str, config: EngineConfig, queues: Sequence[Sequence[Plan]] = ()) -> Executables:
+    """An engine's executables for the weights of a size; those that these queues need are compiled, side by side."""
+    made, ladder = model(size, config), config.ladder()
+    demands = [[Demand.of(plan) for plan in plans] for plans in queues]
+    needed = {capacity for queue in demands for capacity in capacities_of_rounds(queue, ladder)}
+    ordered = sorted(needed, key=lambda capacity: capacity.tokens)
+    compiled = serialised.executables(made, ordered, processes=serialised.default_processes())
+    return Executables.of(made, parameters(size, made), config, compiled=compiled)
 
 
 def read_profile(path: Path) -> list[Request]:
@@ -160,39 +148,47 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Prints a table; appends one record for each size and workload."""
+    on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", action="append", choices=[*SIZES], help="0.8B and 4B by default")
-    parser.add_argument("--workload", action="append", choices=[*WORKLOADS], help="all six by default")
+    parser.add_argument("--size", action="append", choices=[DEMO, *SIZES], help="0.8B and 4B, or demo on a CPU")
+    parser.add_argument("--workload", action="append", choices=[*WORKLOADS], help="all six, or race-one on a CPU")
     parser.add_argument(
         "--profile", action="append", default=[], choices=sorted(p.stem for p in PROFILES.glob("*.json"))
     )
-    parser.add_argument("--repeats", type=int, default=30, help="lone requests of each workload")
-    parser.add_argument("--queued", type=int, nargs="*", default=[8, 64], help="requests that wait together")
+    parser.add_argument("--repeats", type=positive, default=5 if on_cpu else 30, help="lone requests of each workload")
+    parser.add_argument(
+        "--queued", type=positive, nargs="*", default=[4] if on_cpu else [8, 64], help="requests that wait together"
+    )
     parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "latency.jsonl")
     options = parser.parse_args(arguments)
-    found = []
+    sizes = options.size or ([DEMO] if on_cpu else ["0.8B", "4B"])
+    if on_cpu and sizes != [DEMO] and options.implementation is None:
+        parser.error("a true size takes hours on a CPU: --size demo, or an --implementation if it is meant")
+    config, found = EngineConfig(implementation=options.implementation), []
     columns = ("lone", "p10", "p90", "host", "busy", "floor", "original")
     print(f"{'ms':26}", *(f"{column:>8}" for column in columns), " queued/s")
-    cases = {name: WORKLOADS[name] for name in options.workload or ([] if options.profile else WORKLOADS)}
+    workloads = options.workload or ([] if options.profile else ["race-one"] if on_cpu else [*WORKLOADS])
+    cases = {name: WORKLOADS[name] for name in workloads}
     cases |= {name: read_profile(PROFILES / f"{name}.json") for name in options.profile}
-    for name in options.size or ["0.8B", "4B"]:
-        size, rng = SIZES[name], np.random.default_rng(0)
+    for name in sizes:
+        made, rng = model(name, config), np.random.default_rng(0)
         plans = {
             case: [
-                random_plan(requests[i % len(requests)], rng, vocabulary=size.vocabulary)
+                random_plan(requests[i % len(requests)], rng, vocabulary=made.architecture.vocabulary)
                 for i in range(options.repeats)
             ]
             for case, requests in cases.items()
         }
         queues = {case: {n: [of[i % len(of)] for i in range(n)] for n in options.queued} for case, of in plans.items()}
         needed = [queue for of in queues.values() for queue in of.values()] + [[p] for of in plans.values() for p in of]
-        run = executables(size, EngineConfig(implementation=options.implementation), needed)
+        run = executables(name, config, needed)
         for case, lone in plans.items():
             measure(run, lone)  # warms up
-            record = measure(run, lone) | {"size": name, "workload": case}
-            used = [cases[case][i % len(cases[case])] for i in range(options.repeats)]
-            record["floor_ms"] = 1e3 * statistics.median(floor(size, [request]) for request in used)
+            record = measure(run, lone) | {"size": name, "workload": case, "dtype": made.dtype.name}
+            if name in SIZES:
+                used = [cases[case][i % len(cases[case])] for i in range(options.repeats)]
+                record["floor_ms"] = 1e3 * statistics.median(floor(SIZES[name], [request]) for request in used)
             record["queued"] = {n: throughput(run, queue) for n, queue in queues[case].items()}
             record["original"] = ORIGINAL.get((name, case))
             found.append(records.append(options.results, record | {"implementation": options.implementation}))
@@ -202,13 +198,12 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
 
 
 def _line(record: dict[str, Any]) -> str:
-    original = record["original"] or (float("nan"), float("nan"))
-    queued = " ".join(f"{n}: {rate:.1f}" for n, rate in record["queued"].items())
-    return (
-        "{size:5} {workload:20} {lone_ms:8.2f} {lone_ms_p10:8.2f} {lone_ms_p90:8.2f} {host_ms:8.2f} {busy_ms:8.2f} "
-        "{floor_ms:8.2f}".format_map(record)
-        + f" {original[0]:8.2f}  {queued} (original 64: {original[1]})"
-    )
+    lone, rate = record["original"] or (None, "-")
+    names = ("lone_ms", "lone_ms_p10", "lone_ms_p90", "host_ms", "busy_ms", "floor_ms")
+    figures = [*(record.get(name) for name in names), lone]
+    shown = " ".join(f"{'-' if figure is None else f'{figure:.2f}':>8}" for figure in figures)
+    queued = " ".join(f"{n}: {here:.1f}" for n, here in record["queued"].items())
+    return f"{record['size']:5} {record['workload']:20} {shown}  {queued} (original 64: {rate})"
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.ablation import model
+from experiments.arguments import positive
 from experiments.latency import random_plan
+from experiments.measured_model import model, parameters
 from experiments.model_sizes import SIZES
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.memory import memory_use
-from flide_jax.engine.model_directory import demo_directory
 from flide_jax.engine.program import precision
 from pallas_kernels.trees import Request
 
@@ -66,7 +66,7 @@ def measure(size: str, tokens: tuple[int, ...]) -> dict[str, Any]:
     config = EngineConfig(capacities=tokens)
     made = model(size, config)
     account = memory_use(made, config.ladder().capacities)
-    params = made.load(demo_directory()) if size == "demo" else made.initialise(jax.random.key(0))
+    params = parameters(size, made)
     jax.block_until_ready(params)
     drawn = peak_bytes()  # drawing random weights may take more than keeping them
     run = Executables.of(made, params, config)
@@ -95,7 +95,9 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", action="append", choices=["demo", *SIZES], help="0.8B and 4B, or demo on a CPU")
-    parser.add_argument("--capacities", type=int, nargs="+", default=[128, 512] if on_cpu else [640, 2_688, 16_384])
+    parser.add_argument(
+        "--capacities", type=positive, nargs="+", default=[128, 512] if on_cpu else [640, 2_688, 16_384]
+    )
     parser.add_argument("--results", type=Path, default=records.RESULTS / "memory_use.jsonl")
     options = parser.parse_args(arguments)
     found = []

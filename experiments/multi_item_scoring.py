@@ -32,8 +32,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import records
+from experiments.arguments import positive
 from experiments.known_answers import Asked, Probabilities, accuracy, asked, choices, reordered, variations
-from experiments.latency import program, random_plan
+from experiments.latency import random_plan
+from experiments.measured_model import model, parameters
 from experiments.model_sizes import SIZES
 from flide_jax.engine import Engine, EngineConfig
 from flide_jax.engine.program import Program, compiler_options, precision
@@ -202,10 +204,10 @@ def of_demo(options: argparse.Namespace) -> dict[str, Any]:
 
 def of_size(options: argparse.Namespace) -> dict[str, Any]:
     """The times of a true size with random weights."""
-    size = SIZES[options.size]
-    made = program(size, EngineConfig(dtype=options.dtype))
-    passes = Passes(made, made.initialise(jax.random.key(0)), EngineConfig().ladder(), delimiter=1)
-    plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
+    made = model(options.size, EngineConfig(dtype=options.dtype))
+    passes = Passes(made, parameters(options.size, made), EngineConfig().ladder(), delimiter=1)
+    vocabulary = made.architecture.vocabulary
+    plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=vocabulary)
     rows = {}
     for name, way in WAYS.items():
         samples = [passes.timed(plan, way)[1] for _ in range(22)][2:]
@@ -217,7 +219,7 @@ def of_size(options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Prints a table and appends one record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--requests", type=int, default=8, help="to the demo model")
+    parser.add_argument("--requests", type=positive, default=8, help="to the demo model")
     parser.add_argument("--dtype", choices=["bfloat16", "float32", "float64"], help="as EngineConfig")
     parser.add_argument("--size", choices=[*SIZES], help="random weights of a true size, for times alone")
     parser.add_argument("--workload", choices=[*WORKLOADS], default="multirc", help="with --size")

@@ -8,13 +8,15 @@ because of their branches, reads or chunks.
 Run as `python -m experiments.padding`; it needs no accelerator. Records go to `results/padding.jsonl`.
 """
 
+import argparse
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments import records
 from experiments.latency import PROFILES, random_plan, read_profile
-from flide_jax.layout import Capacity, Demand, Ladder, form_rounds
+from flide_jax.layout import Demand, Ladder, capacities_of_rounds
 from flide_jax.layout.capacity import RUNGS
 from pallas_kernels.trees import Request
 
@@ -27,12 +29,7 @@ def measure(requests: list[Request], ladder: Ladder) -> dict[str, Any]:
     demands = [Demand.of(random_plan(request, rng, vocabulary=10)) for request in requests]
     alone = [ladder.smallest_for(demand) for demand in demands]
     smallest = [next((c for c in ladder.capacities if c.tokens >= d.tokens), None) for d in demands]
-    rounds: list[Capacity] = []
-    for members in form_rounds(demands[:QUEUED], ladder.largest):
-        total = demands[members[0]]
-        for i in members[1:]:
-            total += demands[i]
-        rounds.append(ladder.smallest_for(total))
+    rounds = capacities_of_rounds(demands[:QUEUED], ladder)
     return {
         "requests": len(requests),
         "alone": float(np.mean([1 - d.tokens / c.tokens for d, c in zip(demands, alone, strict=True)])),
@@ -42,8 +39,11 @@ def measure(requests: list[Request], ladder: Ladder) -> dict[str, Any]:
     }
 
 
-def main() -> list[dict[str, Any]]:
+def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Prints a table; appends one record for each profile."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--results", type=Path, default=records.RESULTS / "padding.jsonl")
+    options = parser.parse_args(arguments)
     ladder = Ladder(RUNGS["fine"])
     found = []
     print(f"{'profile':24} requests   alone  of rows  queued  forced")
@@ -51,7 +51,7 @@ def main() -> list[dict[str, Any]]:
         record = {"profile": path.stem} | measure(read_profile(path), ladder)
         line = "{profile:24} {requests:8} {alone:7.1%} {alone_rows:8.1%} {queued:7.1%} {forced:7}"
         print(line.format_map(record))
-        found.append(records.append(records.RESULTS / "padding.jsonl", record))
+        found.append(records.append(options.results, record))
     return found
 
 

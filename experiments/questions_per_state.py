@@ -27,18 +27,18 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.ablation import model
+from experiments.arguments import positive
 from experiments.known_answers import reordered
 from experiments.latency import random_plan
+from experiments.measured_model import model, parameters
 from experiments.model_sizes import SIZES
 from experiments.multi_item_scoring import WAYS, Passes
 from flide_jax.checkpoints import Placement
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
-from flide_jax.engine.model_directory import demo_directory
 from flide_jax.engine.program import precision
-from flide_jax.layout import Demand, Ladder, form_rounds
+from flide_jax.layout import Capacity, Demand, Ladder, capacities_of_rounds
 from flide_jax.prompts.plan import Plan
 from pallas_kernels.trees import Request
 
@@ -84,7 +84,7 @@ class Bench:
     def __init__(self, size: str, config: EngineConfig) -> None:
         made = model(size, config)
         self.vocabulary: int = made.architecture.vocabulary
-        params = made.load(demo_directory()) if size == "demo" else made.initialise(jax.random.key(0))
+        params = parameters(size, made)
         growing = dataclasses.replace(config, checkpoint_bytes=CHECKPOINT_BYTES[size == "demo"], placement=PLACEMENT)
         self.program, self.growing = made, made.with_checkpoints(growing)
         self.run = Executables.of(made, params, config)
@@ -136,15 +136,9 @@ def alone(plan: Plan) -> list[Plan]:
     return [plan.alone(index) for index in range(plan.branch_lengths.size)]
 
 
-def capacities(queues: Sequence[Sequence[Demand]], ladder: Ladder) -> list[Any]:
+def capacities(queues: Sequence[Sequence[Demand]], ladder: Ladder) -> list[Capacity]:
     """What the rounds of some queues run in."""
-    wanted = set()
-    for queue in queues:
-        for members in form_rounds(queue, ladder.largest):
-            first, *rest = (queue[index] for index in members)
-            for demand in rest:
-                first += demand
-            wanted.add(ladder.smallest_for(first))
+    wanted = {capacity for queue in queues for capacity in capacities_of_rounds(queue, ladder)}
     return sorted(wanted, key=lambda capacity: capacity.tokens)
 
 
@@ -154,7 +148,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", choices=["demo", *SIZES], default="demo" if on_cpu else "0.8B")
     parser.add_argument("--way", action="append", choices=["forked", "texts", "kept state", "multi-item"])
-    parser.add_argument("--repeats", type=int, default=2 if on_cpu else 10)
+    parser.add_argument("--repeats", type=positive, default=2 if on_cpu else 10)
     parser.add_argument("--results", type=Path, default=records.RESULTS / "questions_per_state.jsonl")
     options = parser.parse_args(arguments)
     scale = SMALL if options.size == "demo" else FULL

@@ -31,21 +31,14 @@ from typing import Any
 import numpy as np
 
 from experiments import records
-from experiments.latency import PROFILES, read_profile
+from experiments.arguments import positive
+from experiments.latency import PROFILE_OF, PROFILES, read_profile
 from experiments.random_checkpoint import write_checkpoint
 from flide_jax.engine.model_directory import demo_directory
 from flide_jax.prompts.format import PromptFormat
 from flide_jax.request import Request, YesNo
 from pallas_kernels.trees import Request as Lengths
 
-PROFILE_OF = {
-    "race-one": "race",
-    "quality-one": "quality_leval_cut",
-    "decision-index": "di_like",
-    "race-all": "race_all",
-    "quality-all": "quality_tokenmatched",
-    "multirc": "multirc",
-}
 # Milliseconds alone, and requests a second of 64 clients.
 PAPER = {
     "race-one": (6.2, 672), "quality-one": (17.9, 96.5), "decision-index": (7.1, 236),
@@ -208,10 +201,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", help="random weights of this size; the demo model by default")
     parser.add_argument("--tokenizer", type=Path, help="with --size: a directory with tokenizer.json, or .json.xz")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="front-end processes")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32, 64])
+    parser.add_argument("--clients", type=positive, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--workload", nargs="+", choices=[*PROFILE_OF], default=[*PROFILE_OF])
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load, at most")
-    parser.add_argument("--requests", type=int, default=2_000, help="of each load, at most")
+    parser.add_argument("--requests", type=positive, default=2_000, help="of each load, at most")
     parser.add_argument("--capacities", nargs="+", default=[], help="as for serve; compiled ahead, all at once")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "serve_load.jsonl")
     return parser.parse_args(arguments)

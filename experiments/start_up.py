@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
+from experiments.arguments import positive
 from experiments.model_sizes import SIZES
 from experiments.random_checkpoint import write_checkpoint
 from flide_jax.engine.model_directory import demo_directory
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", choices=[*SIZES], help="default: the demo model")
     parser.add_argument("--capacities", nargs="+", help="256, or of a true size six")
-    parser.add_argument("--repeats", type=int, help="1, or of a true size 3")
+    parser.add_argument("--repeats", type=positive, help="1, or of a true size 3")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "start_up.jsonl")
     options = parser.parse_args(arguments)
     capacities = options.capacities or (["256"] if options.size is None else "128 256 384 640 1280 2688".split())

@@ -1,4 +1,4 @@
-"""README's results, from the newest records of `results/`: its tables and its figure, nothing of it typed by hand.
+"""README's results, from the records of `results/`: its tables and its figure, nothing of it typed by hand.
 
 Run as `python -m experiments.tables` after new records were made; `--check` changes nothing and exits with 1 where
 README or the figure is not what the records say.
@@ -45,8 +45,19 @@ def newest(name: str, wanted: Callable[[Record], bool] = lambda record: True) ->
     return next(filter(wanted, read(name)), None)
 
 
+def largest(name: str, wanted: Callable[[Record], bool]) -> Record | None:
+    """The wanted record with most questions, the newest of these: a small run is no news. None where there is none."""
+    return max(filter(wanted, read(name)), key=lambda record: record["questions"], default=None)
+
+
 def speed() -> Iterator[str]:
-    """A lone request and a full queue, beside the original engine."""
+    """A lone request and a full queue, beside the original engine; below, what was measured with a variant."""
+    variants: dict[str, int] = {}
+
+    def marked(record: Record, shown: str) -> str:
+        variant = record.get("version")
+        return shown if variant is None else f"{shown} ({variants.setdefault(variant, len(variants) + 1)})"
+
     yield "| | lone, original | lone, here | 64 queued, original | 64 queued, here |"
     yield "|---|---|---|---|---|"
     for (size, workload), (lone, queued) in ORIGINAL.items():
@@ -57,9 +68,12 @@ def speed() -> Iterator[str]:
 
         alone = newest("latency", ours)
         full = newest("latency", lambda record, ours=ours: ours(record) and "64" in record["queued"])
-        here = "-" if alone is None else f"{alone['lone_ms']:.2f} ms"
-        rate = "-" if full is None else f"{full['queued']['64']:.4g} /s"
+        here = "-" if alone is None else marked(alone, f"{alone['lone_ms']:.2f} ms")
+        rate = "-" if full is None else marked(full, f"{full['queued']['64']:.4g} /s")
         yield f"| {size} {workload} | {lone:.2f} ms | {here} | {queued:.4g} /s | {rate} |"
+    yield ""
+    for variant, number in variants.items():
+        yield from paragraph(f"({number}) measured with: {variant}; see experiments/README.md.")
 
 
 def exactness() -> Iterator[str]:
@@ -67,7 +81,7 @@ def exactness() -> Iterator[str]:
     yield "| float64 | one op, equal inputs | all layers | answers | questions |"
     yield "|---|---|---|---|---|"
     for family in dict.fromkeys(record["family"] for record in read("exactness")):
-        found = newest("exactness", lambda record, family=family: record["family"] == family)
+        found = largest("exactness", lambda record, family=family: record["family"] == family)
         assert found is not None
         step, chain = (max(row[kind] for row in found["ops"]) for kind in ("step", "chain"))
         yield f"| {family} | {step:.1e} | {chain:.1e} | {found['conclusion']:.1e} | {found['questions']} |"
@@ -78,7 +92,7 @@ def fidelity() -> Iterator[str]:
     yield "| | total variation from float64 | 99 % of them below | another answer | right |"
     yield "|---|---|---|---|---|"
     for dtype in ("float32", "bfloat16"):
-        found = newest("fidelity", lambda record, dtype=dtype: record["dtype"] == dtype)
+        found = largest("fidelity", lambda record, dtype=dtype: record["dtype"] == dtype)
         for way, row in (found or {"ways": {}})["ways"].items():
             yield (
                 f"| {dtype}, {WAYS[way]} | {row['tv']:.1e} | {row['p99']:.1e} | {1 - row['agr']:.1%} "
@@ -111,7 +125,6 @@ def part(shown: Record) -> str:
                 "`experiments/README.md`."
             ),
             *speed(),
-            "",
             f"![Milliseconds against questions]({FIGURE.relative_to(ROOT).as_posix()})",
             "",
             *paragraph(

@@ -27,6 +27,7 @@ from transformers import Qwen3_5TextConfig
 
 import flide_jax
 from experiments import records, swap_people
+from experiments.arguments import positive
 from experiments.demo_training import evaluation, hugging_face
 from experiments.demo_training.feed import FeedSettings, batches
 from experiments.demo_training.step import LABELS, State, Trainer, Weights
@@ -215,14 +216,14 @@ def _measure(engine: Engine, run: Run, intents: list[Path]) -> dict[str, dict]:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=6.3, help="training ends this long after the start")
-    parser.add_argument("--steps", type=int, help="train this many steps instead: the same run on every machine")
+    parser.add_argument("--steps", type=positive, help="train this many steps instead: the same run on every machine")
     parser.add_argument("--intents", type=Path, nargs="*", default=[], help="labelled messages (demo_world/intents.py)")
     parser.add_argument(
         "--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="data processes, 0: none"
     )
     parser.add_argument("--out", type=Path, default=DEMO, help="where the checkpoint goes")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "train_demo_model.jsonl")
-    parser.add_argument("--every", type=int, default=50, help="steps between reports")
+    parser.add_argument("--every", type=positive, default=50, help="steps between reports")
     parser.add_argument("--change", default="{}", help='fields of the run to change, as JSON: {"streams": 32}')
     parser.add_argument("--tiny", action="store_true", help="a model and a world small enough for a CPU")
     return parser.parse_args(arguments)

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from experiments import latency, records
+from experiments.arguments import positive
 from experiments.model_sizes import SIZES
 from flide_jax.engine.config import EngineConfig
 from flide_jax.layout import Demand, lay_out
@@ -33,11 +34,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--size", choices=[*SIZES], default="4B")
     parser.add_argument("--workload", choices=[*WORKLOADS], default="quality-all")
     parser.add_argument("--implementation", type=json.loads, help="as in experiments.latency")
-    parser.add_argument("--most", type=int, default=40, help="names printed")
+    parser.add_argument("--most", type=positive, default=40, help="names printed")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "where_the_time_goes.jsonl")
     options = parser.parse_args(arguments)
     size = SIZES[options.size]
-    run = latency.executables(size, EngineConfig(implementation=options.implementation))
+    run = latency.executables(options.size, EngineConfig(implementation=options.implementation))
     plan = latency.random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
     stream, capacity = lay_out([plan]), run.ladder.smallest_for(Demand.of(plan))
     for _ in range(3):

@@ -7,7 +7,7 @@ Reading order: `stream` (Eq. 2), `pieces`, `ranges` (Eq. 3), `segments` (Eq. 4),
 from flide_jax.layout.capacity import Capacity, Demand, Ladder
 from flide_jax.layout.growth import Growth, GrowthMetadata
 from flide_jax.layout.metadata import MetadataLayout, RoundMetadata
-from flide_jax.layout.rounds import form_rounds
+from flide_jax.layout.rounds import capacities_of_rounds, form_rounds
 from flide_jax.layout.stream import Stream, lay_out
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "MetadataLayout",
     "RoundMetadata",
     "Stream",
+    "capacities_of_rounds",
     "form_rounds",
     "lay_out",
 ]

@@ -1,8 +1,10 @@
 """Rounds: which requests share one stream."""
 
+import functools
+import operator
 from collections.abc import Sequence
 
-from flide_jax.layout.capacity import Capacity, Demand
+from flide_jax.layout.capacity import Capacity, Demand, Ladder
 
 
 def form_rounds(demands: Sequence[Demand], largest: Capacity) -> list[list[int]]:
@@ -22,3 +24,10 @@ def form_rounds(demands: Sequence[Demand], largest: Capacity) -> list[list[int]]
             rounds.append([i])
             total = demand
     return rounds
+
+
+def capacities_of_rounds(demands: Sequence[Demand], ladder: Ladder) -> list[Capacity]:
+    """The capacity in which each round of a queue runs, in order."""
+    rounds = form_rounds(demands, ladder.largest)
+    sums = (functools.reduce(operator.add, (demands[i] for i in members)) for members in rounds)
+    return [ladder.smallest_for(total) for total in sums]

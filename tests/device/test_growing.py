@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.growing_state import Agent, without
-from experiments.latency import program
+from experiments.measured_model import program
 from experiments.model_sizes import SIZES
 from flide_jax.checkpoints import Placement
 from flide_jax.engine.config import EngineConfig

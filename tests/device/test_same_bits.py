@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.latency import program
+from experiments.measured_model import program
 from experiments.model_sizes import SIZES
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables

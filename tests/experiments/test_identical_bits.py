@@ -25,7 +25,7 @@ def test_on_a_tiny_model(tmp_path, monkeypatch):
     invariant, usual = identical_bits.main([*options, "--capacities", "384", "896", "--results", str(results)])
     assert [json.loads(line) for line in results.read_text().splitlines()] == [invariant, usual]
     assert invariant["batch_invariant"] and not usual["batch_invariant"]
-    assert [*invariant["ways"]] == [*usual["ways"]] and len(invariant["ways"]) == 5
+    assert [*invariant["ways"]] == [*usual["ways"]] and len(invariant["ways"]) == 8
     assert all(same == questions > 0 for same, questions in invariant["ways"].values())
     assert any(same < questions for same, questions in usual["ways"].values())
     assert invariant["first_difference"] is None and usual["first_difference"]["layer"] >= 0

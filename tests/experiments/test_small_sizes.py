@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from experiments import exactness
+from experiments import exactness, latency
 
 ARGUMENTS = {
     "exactness": "--trees 1 --seed 9",
@@ -15,6 +15,8 @@ ARGUMENTS = {
     "questions_per_state": "--repeats 1",
     "memory_use": "--capacities 128",
     "start_up": "--capacities 256",
+    "latency": "--repeats 2 --queued 2",
+    "padding": "",
 }
 
 
@@ -80,3 +82,39 @@ def test_memory_use(run):
 def test_start_up(run):
     (record,) = run("start_up")
     assert set(record["seconds"]) == {"compiled", "bundle", "warm"} and record["bundle_mb"] > 0.1
+
+
+def test_latency(run):
+    (record,) = run("latency")
+    assert (record["size"], record["workload"], record["dtype"]) == ("demo", "race-one", "float32")
+    assert len(record["samples_ms"]) == 2 and list(record["queued"]) == ["2"] and "floor_ms" not in record
+    assert 0 < record["host_ms"] < record["lone_ms"] and record["queued"]["2"] > 0
+
+
+def test_latency_of_a_true_size_is_refused_on_a_cpu(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        latency.main(["--size", "0.8B"])
+    assert stopped.value.code == 2
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith("error: a true size takes hours on a CPU: --size demo, or an --implementation if it is meant")
+    )
+
+
+def test_padding(run):
+    found = {record["profile"]: record for record in run("padding")}
+    assert len(found) == 8 and found["multirc"]["requests"] == 83
+    for record in found.values():
+        assert 0 < record["queued"] < 0.05 and 0 < record["alone_rows"] < 0.1
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1.5", "many"])
+@pytest.mark.parametrize("option", ["fidelity --requests", "exactness --trees", "latency --queued"])
+def test_a_count_is_at_least_one(option, count, capsys):
+    name, option = option.split()
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module(f"experiments.{name}").main([option, count])
+    assert stopped.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(f"argument {option}: must be a whole number from 1, got {count!r}")

@@ -1,4 +1,4 @@
-"""README says what the records say, and the newest of them."""
+"""README says what the records say: the newest of them, or the largest."""
 
 import json
 
@@ -39,14 +39,38 @@ def test_a_cell_is_its_newest_record_on_the_card(results):
     ]
 
 
-def test_exactness_is_the_largest_difference_of_the_newest_walk(results):
-    def walk(step):
-        ops = [{"step": step, "chain": 3e-15}, {"step": 1e-16, "chain": 7e-15}]
-        return {"family": "qwen3_5", "ops": ops, "conclusion": 2e-15, "questions": 8}
+def test_cells_of_a_variant_say_which(results):
+    joined, early = ({"version": version} for version in ("joined matrices", "an early start"))
+    queued = lone(4.0, queued={"64": 1234.5}) | joined
+    results("latency", queued, lone(3.5) | early, lone(5.0, workload="race-all") | joined, lone(9.0, size="4B"))
+    header, _, *rows, _, first, _, second, _ = tables.speed()
+    assert header.startswith("| |")
+    assert rows[:1] + rows[3:4] == [
+        "| 0.8B race-one | 2.99 ms | 3.50 ms (1) | 1110 /s | 1234 /s (2) |",
+        "| 0.8B race-all | 3.75 ms | 5.00 ms (2) | 617 /s | - |",
+    ]
+    assert first == "(1) measured with: an early start; see experiments/README.md."
+    assert second == "(2) measured with: joined matrices; see experiments/README.md."
 
-    results("exactness", walk(9e-15), walk(4e-15))
+
+def test_exactness_is_the_largest_difference_of_the_newest_of_the_largest_walks(results):
+    def walk(step, questions):
+        ops = [{"step": step, "chain": 3e-15}, {"step": 1e-16, "chain": 7e-15}]
+        return {"family": "qwen3_5", "ops": ops, "conclusion": 2e-15, "questions": questions}
+
+    results("exactness", walk(9e-15, 8), walk(4e-15, 8), walk(5e-15, 7))
     *_, row = tables.exactness()
     assert row == "| qwen3_5 | 4.0e-15 | 7.0e-15 | 2.0e-15 | 8 |"
+
+
+def test_fidelity_is_the_newest_of_the_largest_runs_of_each_dtype(results):
+    def ran(dtype, tv, questions):
+        ways = {"forked": {"tv": tv, "p99": 2e-7, "agr": 0.75, "acc": 0.5}}
+        return {"dtype": dtype, "questions": questions, "ways": ways}
+
+    results("fidelity", ran("float32", 1e-8, 9), ran("float32", 3e-8, 9), ran("float32", 4e-8, 2))
+    *_, row = tables.fidelity()
+    assert row == "| float32, forked | 3.0e-08 | 2.0e-07 | 25.0% | 50.0% |"
 
 
 def test_the_figure_prefers_the_card(results):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flide_jax.layout import Capacity, Demand, Ladder, MetadataLayout, form_rounds, lay_out
+from flide_jax.layout import Capacity, Demand, Ladder, MetadataLayout, capacities_of_rounds, form_rounds, lay_out
 from flide_jax.layout.capacity import RUNGS
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 from tests.trees import plan_of, trees
@@ -94,6 +94,14 @@ def test_rounds_keep_the_order_and_the_limit(tokens):
         chunks = sum(demands[i].chunks for i in (*members, following[0]))
         full = full or chunks > largest.chunks
         assert full or total + tokens[following[0]] > 256, "the next request would have fitted"
+
+
+def test_each_round_of_a_queue_runs_in_the_smallest_capacity_for_its_sum():
+    ladder = Ladder((128, 256, 512))
+    demands = [Demand(n, 1, 1, 1, -(-n // CHUNK_ROWS) + 1) for n in (200, 300, 90, 30, 400)]
+    assert form_rounds(demands, ladder.largest) == [[0, 1], [2, 3], [4]]
+    assert [capacity.tokens for capacity in capacities_of_rounds(demands, ladder)] == [512, 128, 512]
+    assert capacities_of_rounds([], ladder) == []
 
 
 @given(trees())
