@@ -156,13 +156,13 @@ class Executables:
         """Compile for a capacity, if that is not done yet."""
         self._executable(MetadataLayout(capacity, self._conv_taps))
 
-    def dispatch(self, stream: Stream, capacity: Capacity) -> Float[jax.Array, "reads L"]:
+    def dispatch(self, stream: Stream, capacity: Capacity, visits: Sequence[Visit] = ()) -> Float[jax.Array, "reads L"]:
         """Label logits of the capacity's read rows, those of `stream.read_rows` first. Does not wait for the device."""
         layout = MetadataLayout(capacity, self._conv_taps)
         run, buffer = self._executable(layout), layout.pack(stream)
         if self.growing is None or not capacity.is_growing:
             return run(self.params, buffer)
-        return self.growing.run(lambda pool: run(self.params, buffer, pool))
+        return self.growing.run(lambda pool: run(self.params, buffer, pool), visits)
 
     def _start_round(self, visits: Sequence[Visit]) -> tuple[Stream, jax.Array | np.ndarray]:
         growths = None
@@ -171,7 +171,7 @@ class Executables:
         stream = lay_out([visit.plan for visit in visits], growths)
         ladder = self.ladder if growths is None else self.growing_ladder
         capacity = ladder.smallest_for(functools.reduce(operator.add, (visit.demand for visit in visits)))
-        logits = self.dispatch(stream, capacity)
+        logits = self.dispatch(stream, capacity, visits)
         return stream, logits
 
     def _leave(self, visits: Sequence[Visit], logits: Sequence[np.ndarray] | None) -> None:

@@ -39,6 +39,7 @@ class Visit:
         position: how many tokens of its state are to be saved; None: none are.
         reservation: the room for these.
         changing: see `CheckpointStore.changing`.
+        lost: how often the arrays had been lost when it was looked up.
     """
 
     plan: Plan
@@ -46,6 +47,7 @@ class Visit:
     position: int | None = None
     reservation: Reservation | None = None
     changing: int = 0
+    lost: int = 0
 
     @property
     def resumed(self) -> int:
@@ -121,6 +123,7 @@ class GrowingStates:
         self._dtype = dtype
         self.host = None if host_size is None else HostStates(host_size, shapes, self.store)
         self._lock = threading.Lock()
+        self._lost = 0
         # Flat: a call takes its time with every node of a tree that Python has to open.
         self._arrays = self._empty()
 
@@ -165,9 +168,14 @@ class GrowingStates:
                 self._copy(copies[some : some + _COPIED_AT_ONCE])
         return [visit.growth() for visit in visits]
 
-    def run(self, call: Callable[[Arrays], tuple[jax.Array, Arrays]]) -> jax.Array:
-        """Dispatch a round, which takes the arrays of the pool and gives them back: its logits."""
+    def run(self, call: Callable[[Arrays], tuple[jax.Array, Arrays]], visits: Sequence[Visit] = ()) -> jax.Array:
+        """Dispatch a round, which takes the arrays of the pool and gives them back: its logits.
+
+        Raises RuntimeError: what a visit resumes was lost, with another thread's round, since it was looked up.
+        """
         with self._lock:
+            if any(visit.parent is not None and visit.lost != self._lost for visit in visits):
+                raise RuntimeError("the checkpoint that a request resumes was lost with a round that failed; ask again")
             try:
                 logits, self._arrays = call(self._arrays)
             except BaseException:
@@ -260,7 +268,7 @@ class GrowingStates:
             except BaseException:
                 self._begin_anew()
                 raise
-        visit = Visit(plan, self.store.find(plan.state, namespace=namespace, most=most))
+        visit = Visit(plan, self.store.find(plan.state, namespace=namespace, most=most), lost=self._lost)
         visit.position, visit.changing = self._position(plan, visit.resumed)
         return visit
 
@@ -287,6 +295,7 @@ class GrowingStates:
             self.host.clear()
 
     def _begin_anew(self) -> None:
+        self._lost += 1
         self._forget()
         self._arrays = self._empty()
 

@@ -244,6 +244,20 @@ def test_neither_dispatch_nor_store_compiles_again(kept):
     assert sorted(capacity.is_growing for capacity in kept.executables.compiled) == [False, True]
 
 
+def test_a_round_does_not_go_on_from_what_was_lost_meanwhile(kept, fresh):
+    """Another thread's round fails on the device after this one has looked up what it resumes."""
+    run = kept.executables
+    first, second = (Request(state, {"urgent": URGENT}) for state in states(2))
+    kept.answer(first)
+    visits = run.growing.enter([kept.plan(second)])
+    assert visits[0].resumed
+    run.growing.lose()
+    with pytest.raises(RuntimeError, match="was lost with a round that failed"):
+        run._start_round(visits)
+    run.growing.leave(visits, None)
+    assert largest_difference([kept.answer(second)], [fresh.answer(second)]) <= EXACT
+
+
 def test_op_by_op(tiny_model, fresh):
     config = dataclasses.replace(CONFIG, ablation=Ablation(op_by_op=True))
     engine = Engine.load(tiny_model, config)
