@@ -38,7 +38,7 @@ def test_the_forked_side_is_what_the_engine_answers(engine):
 def test_each_question_alone_is_one_text_in_a_round_of_its_own(engine, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        engine.executables, "dispatch", spy(engine.executables.dispatch, lambda stream, _: seen.append(stream))
+        engine.executables, "dispatch", spy(engine.executables.dispatch, lambda stream, *_: seen.append(stream))
     )
     compare_all(engine)
     forked, *alone = seen
@@ -55,7 +55,7 @@ def test_a_difference_is_found_where_it_is(engine, monkeypatch):
     runs = engine.executables.dispatch
     for shifted, same in ((slice(None), True), (column, False)):
 
-        def shift(stream, capacity, *, shifted=shifted):
+        def shift(stream, capacity, *_, shifted=shifted):
             logits = np.array(runs(stream, capacity))
             if stream.requests == 2:
                 logits[1, shifted] += np.float32(0.5)

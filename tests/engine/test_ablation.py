@@ -39,7 +39,7 @@ def streams(monkeypatch):
     def watch(engine: Engine) -> list:
         seen, dispatch = [], engine.executables.dispatch
 
-        def look(stream, capacity):
+        def look(stream, capacity, *_):
             seen.append(stream)
             return dispatch(stream, capacity)
 
