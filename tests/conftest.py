@@ -18,7 +18,11 @@ if os.environ["JAX_PLATFORMS"] == "cpu":
 # Interpreted kernels wait for each other in callbacks: with a thread for each core they could wait for ever.
 os.environ.setdefault("PJRT_NPROC", "16")
 
-import jax  # noqa: E402  after the environment is set
+import gc  # noqa: E402  after the environment is set
+from pathlib import Path  # noqa: E402
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 # Compiling is slow at times; how long an example takes says nothing about whether it is right.
@@ -32,3 +36,16 @@ jax.config.update("jax_compilation_cache_dir", os.path.join(os.path.dirname(__fi
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 pytest_plugins = ["tests.oracle.fixtures", "tests.tiny_model"]
+
+# Of those 65,530 that Linux gives a process; at the last, loading an executable ends the process.
+MOST_MAPPED = 30_000
+MAPPED = Path("/proc/self/maps")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_executables():
+    """Every executable on a CPU takes some mappings of memory, and a worker compiles thousands."""
+    yield
+    if MAPPED.is_file() and MAPPED.read_bytes().count(b"\n") > MOST_MAPPED:
+        jax.clear_caches()
+        gc.collect()
