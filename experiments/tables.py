@@ -5,7 +5,6 @@ README or the figure is not what the records say.
 """
 
 import argparse
-import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -35,9 +34,7 @@ WAYS = {
 def read(name: str) -> list[Record]:
     """All records of an experiment, the newest first; none where it has not run."""
     path = records.RESULTS / f"{name}.jsonl"
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()][::-1]
+    return records.read(path)[::-1] if path.is_file() else []
 
 
 def newest(name: str, wanted: Callable[[Record], bool] = lambda record: True) -> Record | None:

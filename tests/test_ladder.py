@@ -65,8 +65,8 @@ def test_a_question_with_other_tokens_among_others_is_found(engine, monkeypatch)
 def test_another_state_in_a_checkpoint_is_found(engine, monkeypatch):
     run = GrowingStates.run
 
-    def spoiled(growing, round_):
-        logits = run(growing, round_)
+    def spoiled(growing, *round_):
+        logits = run(growing, *round_)
         growing._arrays = tuple(array + 1 for array in growing._arrays)
         return logits
 

@@ -77,11 +77,6 @@ def op_by_op(forward: Forward, layout: MetadataLayout) -> Run:
     return run
 
 
-def shapes_of(tree: Any) -> Any:
-    """A tree of arrays, or of anything with shape and dtype, as shapes and dtypes alone."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-
-
 def precision(dtype: np.dtype) -> contextlib.AbstractContextManager[Any]:
     """float64 exists in JAX only where it is asked for: in this thread, for as long as the context lasts."""
     return jax.enable_x64(dtype == np.float64)
