@@ -73,6 +73,7 @@ OPERANDS = {
     "segmented_conv": "rrr...",
     "segmented_gdn": "ccccc..",
     "gated_norm": "cr..",
+    "rms_norm": "r.",
 }
 OUTPUTS = {
     "matmul": "r",
@@ -80,6 +81,7 @@ OUTPUTS = {
     "segmented_conv": "c",
     "segmented_gdn": "c",
     "gated_norm": "r",
+    "rms_norm": "r",
 }
 
 
