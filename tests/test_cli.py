@@ -259,7 +259,8 @@ class TestPictures:
 
 class TestLadder:
     def test_climbs_to_the_server(self, flide, write, tiny_model):
-        rows = write("r.jsonl", REQUEST, b"{}", REQUEST | {"state": "Other.", "questions": {"anger": ANGER}})
+        other = {"model": "another", "state": "Other.", "questions": {"anger": ANGER}}
+        rows = write("r.jsonl", REQUEST, b"{}", other)
         status, out, err = flide("verify", rows, "--model", tiny_model, "--ladder", "--capacities", 256)
         assert status == 2 and err.count("\n") == 1 and "r.jsonl:2" in err
         rungs = "tokens forks company order padding checkpoints".split()
@@ -269,7 +270,7 @@ class TestLadder:
         assert "float32: within" in out and "EXCEEDED" not in out
 
     def test_a_rung_past_the_tolerance_is_status_1(self, flide, write, tiny_model, monkeypatch):
-        monkeypatch.setattr("flide_jax.cli.ladder._SERVERS", {})
+        monkeypatch.setattr("flide_jax.cli.invariances._SERVERS", {})
         monkeypatch.setitem(verification.TOLERANCES, "float32", -1.0)
         status, out, _ = flide("verify", write("r.json", REQUEST), "--model", tiny_model, "--ladder")
         assert status == 1 and "float32: EXCEEDED" in out

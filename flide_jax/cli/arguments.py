@@ -86,8 +86,8 @@ def parser(version: str) -> argparse.ArgumentParser:
     verify.add_argument(
         "--ladder",
         action="store_true",
-        help="change more than that, one thing at a time: tokens, company, order, padding, checkpoints, and the server "
-        "with no, one and two front-end processes; needs the extra `serve`",
+        help="change more than that, one thing at a time (the ladder of appendix G in the paper): tokens, company, "
+        "order, padding, checkpoints, and the server with no, one and two front-end processes; needs the extra `serve`",
     )
 
     inspect = _command(

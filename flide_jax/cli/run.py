@@ -79,7 +79,7 @@ def _command_of_requests(arguments: Namespace) -> Callable[[], int]:
         case "ask":
             from flide_jax.cli.ask import ask as command
         case "verify" if arguments.ladder:
-            from flide_jax.cli.ladder import climb as command
+            from flide_jax.cli.invariances import verify_invariances as command
         case "verify":
             from flide_jax.cli.verify import verify as command
         case _:

@@ -150,6 +150,10 @@ class Ladder:
         """The capacity that bounds a round of several requests."""
         return self.capacities[-1]
 
+    def largest_for(self, demand: Demand) -> Capacity:
+        """The largest capacity; for a demand over it, one of its own."""
+        return self.largest if self.largest.fits(demand) else self.smallest_for(demand)
+
     def smallest_for(self, demand: Demand) -> Capacity:
         """The smallest capacity that fits; for a demand over the largest, one of its own, rounded up."""
         first = bisect.bisect_left(self.capacities, demand.tokens, key=lambda capacity: capacity.tokens)
