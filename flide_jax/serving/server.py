@@ -14,9 +14,14 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from flide_jax.prompts.planner import Planner
+from flide_jax.serving.admission import Tally
+from flide_jax.serving.app import create_app
 from flide_jax.serving.connections import impatient
+from flide_jax.serving.counts import Counts
 from flide_jax.serving.device import Device
+from flide_jax.serving.keys import Keys
 from flide_jax.serving.service import Service
+from flide_jax.serving.settings import Settings
 
 # Between the loss of the device and the end of the process: what was in work hears of it, and so does a health check.
 LAST_WORDS = 1.0
@@ -26,6 +31,9 @@ class Server:
     """One server on one socket.
 
     `stop` makes it take no new connections, answer what it has, and end.
+
+    Attributes:
+        service: what answers.
     """
 
     def __init__(self, app: ASGIApp, service: Service, listening: socket.socket, *, drain_seconds: int = 30) -> None:
@@ -39,22 +47,32 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=drain_seconds,
         )
+        self.service = service
         self._server = _Uvicorn(config)
-        self._service = service
         self._listening = listening
+
+    @classmethod
+    def of(
+        cls, settings: Settings, listening: socket.socket, *, counts: Counts, tally: Tally | None = None
+    ) -> "Server":
+        """The server of one process, with its service and routes. `tally`: of all processes, None for this one."""
+        service = Service(settings.name, counts=counts, limits=settings.limits, tally=tally, row=settings.row)
+        keys = Keys.of_digests(settings.keys)
+        app = create_app(service, keys=keys, version=settings.version, release_date=settings.release_date)
+        return cls(app, service, listening, drain_seconds=settings.drain_seconds)
 
     @property
     def started(self) -> bool:
         """Whether it takes connections."""
         return self._server.started
 
-    def start(self, planner: Planner, device: Device, *, dtype: str) -> None:
+    def start(self, planner: Planner, device: Device, *, dtype: str, batch_invariant: bool) -> None:
         """Answer from now on. May be called from any thread."""
-        self._service.start(planner, device, dtype=dtype)
+        self.service.start(planner, device, dtype=dtype, batch_invariant=batch_invariant)
 
     def stop(self) -> None:
         """May be called from any thread."""
-        self._service.drain()
+        self.service.drain()
         self._server.should_exit = True
 
     @property
@@ -69,11 +87,11 @@ class Server:
             await self._server.serve(sockets=[self._listening])
         finally:
             watching.cancel()
-        lost = self._service.check()
+        lost = self.service.check()
         return None if lost is None else f"the device is lost: {lost}"
 
     async def _watch(self) -> None:
-        while self._service.check() is None:
+        while self.service.check() is None:
             await asyncio.sleep(0.25)
         await asyncio.sleep(LAST_WORDS)
         self._server.should_exit = True
