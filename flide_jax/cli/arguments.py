@@ -242,7 +242,7 @@ def _gigabytes(text: str) -> float:
         found = float(text)
     except ValueError:
         found = math.nan
-    if not 0 <= found < math.inf:
+    if not 0 <= 1e9 * found < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number, 0 or more, got {text!r}")
     return found
 

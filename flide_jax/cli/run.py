@@ -45,13 +45,13 @@ def _run(arguments: Namespace) -> int:
     logging.getLogger("flide_jax").addHandler(_WARNINGS)
     check(arguments)
     command = _command_without_requests(arguments) or _command_of_requests(arguments)
-    from flide_jax.checkpoints import TooFewBytesError
+    from flide_jax.checkpoints import BudgetError
     from flide_jax.engine.bundle import BundleError
     from flide_jax.models.checkpoint_files import CheckpointError
 
     try:
         return command()
-    except (BundleError, CheckpointError, FloatingPointError, NotImplementedError, TooFewBytesError) as error:
+    except (BundleError, CheckpointError, FloatingPointError, NotImplementedError, BudgetError) as error:
         return _fail(str(error))
 
 
