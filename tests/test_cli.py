@@ -25,6 +25,7 @@ from flide_jax.cli import main, verify
 from flide_jax.cli.arguments import DTYPES
 from flide_jax.engine.config import DTypeName
 from flide_jax.engine.growing import GrowingStates
+from flide_jax.engine.program import Program
 from flide_jax.prompts.format import PromptFormat
 
 URGENT = {"type": "noul", "instructions": "Does this need a reply within the hour?"}
@@ -508,6 +509,7 @@ class TestBadInput:
         assert "not allowed with" in error_of(flide("ask", file, "--demo", "--model", "m"))
         assert "bfloat16" in error_of(flide("ask", file, "--demo", "--dtype", "int8"))
         assert "COMMAND" in error_of(flide())
+        assert "from 1 to 64, got '0'" in error_of(flide("warm", "--demo", "--bundle", "b", "--processes", 0))
 
     def test_files(self, flide, write, tmp_path):
         for file, message in (
@@ -547,6 +549,14 @@ class TestBadInput:
         found = error_of(flide("ask", write("r.json", REQUEST), "--model", model))
         assert message in found
         assert str(model) in found
+
+    def test_a_device_that_is_full(self, flide, write, tiny_model, monkeypatch):
+        def fail(*_: object) -> None:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nBuffers: ...")
+
+        monkeypatch.setattr(Program, "load", fail)
+        found = error_of(flide("ask", write("r.json", REQUEST), "--model", tiny_model))
+        assert found == "the device has no room: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."
 
     def test_an_error_of_the_system_is_not_one_of_standard_output(self, flide, monkeypatch):
         def fail(*_: object) -> None:

@@ -45,6 +45,8 @@ def _run(arguments: Namespace) -> int:
     logging.getLogger("flide_jax").addHandler(_WARNINGS)
     check(arguments)
     command = _command_without_requests(arguments) or _command_of_requests(arguments)
+    import jax
+
     from flide_jax.checkpoints import BudgetError
     from flide_jax.engine.bundle import BundleError
     from flide_jax.models.checkpoint_files import CheckpointError
@@ -53,6 +55,10 @@ def _run(arguments: Namespace) -> int:
         return command()
     except (BundleError, CheckpointError, FloatingPointError, NotImplementedError, BudgetError) as error:
         return _fail(str(error))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail(f"the device has no room: {str(error).splitlines()[0]}")
 
 
 # The commands take seconds to import, which a mistyped option or a broken file need not wait for.

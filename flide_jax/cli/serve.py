@@ -38,9 +38,9 @@ def serve(arguments: Namespace) -> int:
     except OSError as error:
         reason = (error.strerror or "").partition(" (while")[0]
         raise CommandError(f"cannot listen on {arguments.host}:{arguments.port}: {reason}") from None
-    server.log_to_standard_error()
     loading = _Loading(arguments, opened, name)
-    with server.stopped_by_signals(opened.running, interrupted=lambda: server.end_at_once(_INTERRUPTED)):
+    stopped = server.stopped_by_signals(opened.running, interrupted=lambda: server.end_at_once(_INTERRUPTED))
+    with server.logged_to_standard_error(), stopped:
         loading.start()
         wrong = asyncio.run(opened.running.run())
     if wrong is not None:

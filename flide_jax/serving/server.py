@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -151,6 +152,10 @@ def listen_for_each(host: str, port: int, processes: int) -> list[socket.socket]
 
 
 def _listen(host: str, port: int, *, shared: bool) -> socket.socket:
+    try:
+        host.encode("idna")
+    except UnicodeError:  # which the system's calls raise as another error
+        raise OSError(errno.EINVAL, "this is no name of a host") from None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=1_024, reuse_port=shared)
     # Connections inherit it. Without it the body of a response waits for the client to acknowledge the head: 40 ms.
@@ -165,14 +170,20 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def log_to_standard_error() -> None:
-    """A line for each request."""
+@contextlib.contextmanager
+def logged_to_standard_error() -> Generator[None]:
+    """A line for each request, as long as the context lasts."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     access = logging.getLogger("flide_jax.access")
     access.addHandler(handler)
     access.setLevel(logging.INFO)
     access.propagate = False
+    try:
+        yield
+    finally:
+        access.propagate = True
+        access.removeHandler(handler)
 
 
 def end_at_once(status: int) -> None:

@@ -5,6 +5,7 @@ device's process, of a socket that takes connections, and of the file in which p
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from flide_jax.prompts.planner import Planner
 from flide_jax.serving import frames
 from flide_jax.serving.admission import shared_tally
 from flide_jax.serving.remote_device import RemoteDevice
-from flide_jax.serving.server import Server, log_to_standard_error
+from flide_jax.serving.server import Server, logged_to_standard_error
 from flide_jax.serving.service import Service
 from flide_jax.serving.settings import Settings
 
@@ -35,8 +36,17 @@ async def _serve(channel: socket.socket, listening: socket.socket, descriptor: i
     if (first := await frames.read(reader)) is None:
         return
     settings = Settings.of_json(first.fields)
-    if settings.logs:
-        log_to_standard_error()
+    with logged_to_standard_error() if settings.logs else contextlib.nullcontext():
+        await _serve_with(settings, reader, writer, listening, descriptor)
+
+
+async def _serve_with(
+    settings: Settings,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    listening: socket.socket,
+    descriptor: int,
+) -> None:
     device = RemoteDevice(writer)
     server = Server.of(settings, listening, counts=device, tally=shared_tally(descriptor, settings.processes))
     service = server.service

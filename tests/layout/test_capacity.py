@@ -84,6 +84,8 @@ def test_ladders_ascend():
     for rungs in [(), (128, 128), (256, 128), (0, 64)]:
         with pytest.raises(ValueError, match="ascending positive token counts"):
             Ladder(rungs)
+    with pytest.raises(ValueError, match="capacities may have 16,777,216 tokens at most, got 16,777,217"):
+        Ladder((128, 2**24 + 1))
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=40))
