@@ -30,7 +30,7 @@ from flide_jax.engine.program import Program
 from flide_jax.first_difference import first_difference
 from flide_jax.layout import Demand, capacities_of_rounds, form_rounds
 from flide_jax.prompts.plan import Plan
-from flide_jax.same_bits import BitsComparison, Logits, compare_bits, through
+from flide_jax.same_bits import BitsComparison, Logits, compare_bits
 from pallas_kernels.trees import WORKLOADS
 
 # Without arguments on any machine, and for a true size on one whose compiler is quick enough for so few.
@@ -48,7 +48,7 @@ def requests(workload: str, *, most: int | None, vocabulary: int, longest: int) 
 
 def ways(run: Executables, plans: Sequence[Plan], *, in_detail: int) -> list[BitsComparison]:
     """Requests alone against the same in company; the first `in_detail` in every way that `compare_bits` knows."""
-    alone = [through(run, [plan], run.ladder.smallest_for(Demand.of(plan)))[0] for plan in plans]
+    alone = [run.logits_in(run.ladder.smallest_for(Demand.of(plan)), [plan])[0] for plan in plans]
 
     def rounds_of(most: int, order: Sequence[int]) -> Iterable[tuple[int, Logits, Logits]]:
         for together in itertools.batched(order, most):

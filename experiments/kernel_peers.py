@@ -16,7 +16,7 @@ is the root mean square of the error over that of the value, against float32 (at
 same rounded operands; `error_state` that of the final states. A peer's configurations are chosen by its own autotuner.
 
 Run as `XLA_PYTHON_CLIENT_PREALLOCATE=false python -m experiments.kernel_peers [fork_attention | segmented_gdn]` on one
-accelerator, with torch and flash-linear-attention installed; a peer that is not there, or fails, is named.
+GPU, with torch and flash-linear-attention installed; a peer that is not there, or fails, is named.
 Records go to `results/kernel_peers.jsonl`.
 """
 
@@ -34,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import records
+from experiments.arguments import need_gpu
 from pallas_kernels import trees
 from pallas_kernels.bench import trace_launches
 from pallas_kernels.fork_attention import cases as attention
@@ -279,6 +280,7 @@ def main(arguments: list[str] | None = None) -> None:
     for op in options.ops:
         if unknown := set(options.case) - set(computable(op)):
             parser.error(f"{op}: no case {', '.join(sorted(unknown))}; there are {', '.join(computable(op))}")
+    need_gpu(parser)
     for op in options.ops:
         for name in options.case or CASES:
             for row in rows(op, computable(op)[name], options.implementation or ["pallas"]):

@@ -33,6 +33,7 @@ import numpy as np
 from experiments import records
 from experiments.arguments import positive
 from experiments.latency import PROFILE_OF, PROFILES, read_profile
+from experiments.model_sizes import SIZES
 from experiments.random_checkpoint import write_checkpoint
 from flide_jax.engine.model_directory import demo_directory
 from flide_jax.prompts.format import PromptFormat
@@ -198,7 +199,7 @@ def measure(port: int, bodies: Sequence[bytes], clients: int, seconds: float) ->
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", help="random weights of this size; the demo model by default")
+    parser.add_argument("--size", choices=[*SIZES], help="random weights of this size; the demo model by default")
     parser.add_argument("--tokenizer", type=Path, help="with --size: a directory with tokenizer.json, or .json.xz")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="front-end processes")
     parser.add_argument("--clients", type=positive, nargs="+", default=[1, 8, 32, 64])
@@ -207,7 +208,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--requests", type=positive, default=2_000, help="of each load, at most")
     parser.add_argument("--capacities", nargs="+", default=[], help="as for serve; compiled ahead, all at once")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "serve_load.jsonl")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.size and options.tokenizer is None:
+        parser.error("--size serves random weights, which need words: give --tokenizer DIR")
+    return options
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:

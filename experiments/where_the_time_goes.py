@@ -4,7 +4,8 @@ Traces passes over one request with random weights at a true size and adds up th
 result: microseconds and launches of one pass. The profiler runs every launch on its own, outside the CUDA graph, so the
 sum is the time the device computes and leaves gaps out; `experiments.latency` has the whole.
 
-Run as `python -m experiments.where_the_time_goes [--size 4B] [--workload quality-all]` on one accelerator.
+Run as `python -m experiments.where_the_time_goes [--size 4B] [--workload quality-all]` on one GPU: a trace of a CPU has
+no launches. Records go to `results/where_the_time_goes.jsonl`.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import jax
 import numpy as np
 
 from experiments import latency, records
-from experiments.arguments import positive
+from experiments.arguments import need_gpu, positive
 from experiments.model_sizes import SIZES
 from flide_jax.engine.config import EngineConfig
 from flide_jax.layout import Demand, lay_out
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--most", type=positive, default=40, help="names printed")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "where_the_time_goes.jsonl")
     options = parser.parse_args(arguments)
+    need_gpu(parser)
     size = SIZES[options.size]
     run = latency.executables(options.size, EngineConfig(implementation=options.implementation))
     plan = latency.random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flide_jax.engine.executables import Executables
-from flide_jax.layout import Capacity, Demand, lay_out
+from flide_jax.layout import Capacity, Demand
 from flide_jax.prompts.plan import Plan
 
 Logits = Float[np.ndarray, "_ L"]  # a plan's reads; those of several plans are compared side by side
@@ -51,13 +51,6 @@ def same_rows(expected: Logits, found: Logits) -> np.ndarray:
     return (expected == found).all(axis=1)
 
 
-def through(run: Executables, plans: Sequence[Plan], capacity: Capacity) -> list[Logits]:
-    """Label logits of each plan from one round of this capacity, which may be larger than it need be."""
-    stream = lay_out(plans)
-    logits = np.asarray(run.dispatch(stream, capacity))[: stream.read_piece.size]
-    return np.split(logits, np.cumsum(stream.reads_per_request)[:-1])
-
-
 def compare_bits(run: Executables, plans: Sequence[Plan]) -> list[BitsComparison]:
     """Asks requests alone, and then in other ways: question by question, together, in other orders and capacities.
 
@@ -65,7 +58,7 @@ def compare_bits(run: Executables, plans: Sequence[Plan]) -> list[BitsComparison
     with each other: what they are is not looked at, NaN included.
     """
     numbered = list(enumerate(plans))
-    alone = [through(run, [plan], run.ladder.smallest_for(Demand.of(plan)))[0] for plan in plans]
+    alone = [run.logits_in(run.ladder.smallest_for(Demand.of(plan)), [plan])[0] for plan in plans]
 
     def in_order(order: Sequence[int]) -> Iterable[tuple[int, Logits, Logits]]:
         found = run.logits([plans[number] for number in order])
@@ -80,7 +73,7 @@ def compare_bits(run: Executables, plans: Sequence[Plan]) -> list[BitsComparison
     def in_larger() -> Iterable[tuple[int, Logits, Logits]]:
         for number, plan in numbered:
             for capacity in _larger(run, Demand.of(plan)):
-                yield number, alone[number], through(run, [plan], capacity)[0]
+                yield number, alone[number], run.logits_in(capacity, [plan])[0]
 
     forward = range(len(plans))
     shuffled = np.random.default_rng(0).permutation(len(plans)).tolist()

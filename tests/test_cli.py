@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -22,6 +24,8 @@ from flide_jax import verification
 from flide_jax.cli import main, verify
 from flide_jax.cli.arguments import DTYPES
 from flide_jax.engine.config import DTypeName
+from flide_jax.engine.growing import GrowingStates
+from flide_jax.engine.program import Program
 from flide_jax.prompts.format import PromptFormat
 
 URGENT = {"type": "noul", "instructions": "Does this need a reply within the hour?"}
@@ -259,7 +263,8 @@ class TestPictures:
 
 class TestLadder:
     def test_climbs_to_the_server(self, flide, write, tiny_model):
-        rows = write("r.jsonl", REQUEST, b"{}", REQUEST | {"state": "Other.", "questions": {"anger": ANGER}})
+        other = {"model": "another", "state": "Other.", "questions": {"anger": ANGER}}
+        rows = write("r.jsonl", REQUEST, b"{}", other)
         status, out, err = flide("verify", rows, "--model", tiny_model, "--ladder", "--capacities", 256)
         assert status == 2 and err.count("\n") == 1 and "r.jsonl:2" in err
         rungs = "tokens forks company order padding checkpoints".split()
@@ -269,7 +274,7 @@ class TestLadder:
         assert "float32: within" in out and "EXCEEDED" not in out
 
     def test_a_rung_past_the_tolerance_is_status_1(self, flide, write, tiny_model, monkeypatch):
-        monkeypatch.setattr("flide_jax.cli.ladder._SERVERS", {})
+        monkeypatch.setattr("flide_jax.cli.invariances._SERVERS", {})
         monkeypatch.setitem(verification.TOLERANCES, "float32", -1.0)
         status, out, _ = flide("verify", write("r.json", REQUEST), "--model", tiny_model, "--ladder")
         assert status == 1 and "float32: EXCEEDED" in out
@@ -452,7 +457,35 @@ class TestCheckpoints:
         status, _, err = flide(*run, "--checkpoint-gb", 0.1)
         assert status == 2 and err.endswith(" bytes at least, got 1,000,000\n") and "Traceback" not in err
 
-    @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e400", "much"])
+    @pytest.mark.parametrize(
+        ("place", "command"),
+        [
+            *(("device", command) for command in ("ask", "verify --ladder", "warm", "serve --port 0")),
+            *(("host", command) for command in ("ask", "serve --port 0")),
+        ],
+    )
+    def test_more_bytes_than_the_machine_has(self, flide, write, tmp_path, tiny_model, command, place):
+        name, *options = command.split()
+        budgets = {"--checkpoint-gb": 0.1} | {f"--checkpoint{'-host' if place == 'host' else ''}-gb": 1_000_000}
+        options += [*itertools.chain(*budgets.items()), *(["--bundle", tmp_path / "b"] if name == "warm" else [])]
+        file = [write("r.json", REQUEST)] if name in ("ask", "verify") else []
+        status, out, err = flide(name, *file, "--model", tiny_model, "--capacities", 64, *options)
+        assert (status, out) == (2, "") and "Traceback" not in err
+        message = rf"flide-jax: error: checkpoints cannot have [\d,]+ bytes of the {place}, which has [\d,]+ in all"
+        assert re.fullmatch(message, err.splitlines()[-1])
+
+    def test_memory_that_others_took(self, flide, write, tiny_model, monkeypatch):
+        def full(self):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating")
+
+        monkeypatch.setattr(GrowingStates, "_empty", full)
+        options = ["--model", tiny_model, "--capacities", 64, "--checkpoint-gb", 0.1]
+        found = error_of(flide("ask", write("r.json", REQUEST), *options))
+        assert (
+            found == "there is no room for checkpoints beside the weights: RESOURCE_EXHAUSTED: Out of memory allocating"
+        )
+
+    @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e300", "1e400", "much"])
     def test_what_is_no_number_of_bytes(self, flide, tiny_model, value):
         found = error_of(flide("warm", "--model", tiny_model, "--bundle", "b", f"--checkpoint-gb={value}"))
         assert found.startswith(f"argument --checkpoint-gb: must be a number, 0 or more, got '{value}'")
@@ -476,6 +509,7 @@ class TestBadInput:
         assert "not allowed with" in error_of(flide("ask", file, "--demo", "--model", "m"))
         assert "bfloat16" in error_of(flide("ask", file, "--demo", "--dtype", "int8"))
         assert "COMMAND" in error_of(flide())
+        assert "from 1 to 64, got '0'" in error_of(flide("warm", "--demo", "--bundle", "b", "--processes", 0))
 
     def test_files(self, flide, write, tmp_path):
         for file, message in (
@@ -515,6 +549,14 @@ class TestBadInput:
         found = error_of(flide("ask", write("r.json", REQUEST), "--model", model))
         assert message in found
         assert str(model) in found
+
+    def test_a_device_that_is_full(self, flide, write, tiny_model, monkeypatch):
+        def fail(*_: object) -> None:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nBuffers: ...")
+
+        monkeypatch.setattr(Program, "load", fail)
+        found = error_of(flide("ask", write("r.json", REQUEST), "--model", tiny_model))
+        assert found == "the device has no room: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."
 
     def test_an_error_of_the_system_is_not_one_of_standard_output(self, flide, monkeypatch):
         def fail(*_: object) -> None:

@@ -52,7 +52,7 @@ OUTER = {
     "flide_jax.verification",
     "flide_jax.same_bits",
     "flide_jax.first_difference",
-    "flide_jax.ladder",
+    "flide_jax.invariances",
     "flide_jax.inspection",
     "flide_jax.wrong_forks",
 }
@@ -70,7 +70,7 @@ NEVER = {
     "flide_jax/models": {"flide_jax.engine", "flide_jax.prompts", "flide_jax.reference"} | OUTER,
     "flide_jax/engine": {"flide_jax.reference"} | OUTER,
     "flide_jax/verification.py": {"flide_jax.models", "flide_jax.reference"} | OUTER - {"flide_jax.verification"},
-    "flide_jax/ladder.py": {"flide_jax.reference"} | OUTER - {"flide_jax.verification", "flide_jax.ladder"},
+    "flide_jax/invariances.py": {"flide_jax.reference"} | OUTER - {"flide_jax.verification", "flide_jax.invariances"},
     # Drawing is given what it draws and computes none of it: of the engine it may know what a comparison looks like.
     "flide_jax/drawing": {
         "flide_jax.engine",

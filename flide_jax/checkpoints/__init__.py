@@ -6,12 +6,12 @@ Reading order: `placement` (at which position), `pages` (who holds which), `pref
 
 from flide_jax.checkpoints.placement import Placement
 from flide_jax.checkpoints.store import (
+    BudgetError,
     Checkpoint,
     CheckpointStore,
     Counters,
     Reservation,
     StoreSize,
-    TooFewBytesError,
 )
 from flide_jax.checkpoints.twins import Twins
 
@@ -22,6 +22,6 @@ __all__ = [
     "Placement",
     "Reservation",
     "StoreSize",
-    "TooFewBytesError",
+    "BudgetError",
     "Twins",
 ]

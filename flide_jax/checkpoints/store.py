@@ -26,8 +26,8 @@ COMPARED = 8
 _NO_PAGES: PageList = np.empty(0, np.int32)
 
 
-class TooFewBytesError(ValueError):
-    """A budget that holds no store of this model; the message says what would, in one line."""
+class BudgetError(ValueError):
+    """A budget that holds no store of this model, or that is not there; the message says why, in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +47,10 @@ class StoreSize:
 
     @classmethod
     def within(cls, budget: int, *, page_bytes: int, slot_bytes: int) -> "StoreSize":
-        """The largest store of at most `budget` bytes. Raises TooFewBytesError: it has no room for two checkpoints."""
+        """The largest store of at most `budget` bytes. Raises BudgetError: it has no room for two checkpoints."""
         each = slot_bytes + PAGES_PER_SLOT * page_bytes
         if budget < 2 * each:
-            raise TooFewBytesError(f"checkpoints of this model take {2 * each:,} bytes at least, got {budget:,}")
+            raise BudgetError(f"checkpoints of this model take {2 * each:,} bytes at least, got {budget:,}")
         slots = budget // each
         return cls(slots * PAGES_PER_SLOT, slots, page_bytes, slot_bytes)
 

@@ -4,6 +4,7 @@ import argparse
 import math
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,7 +12,7 @@ from flide_jax.cli.terminal import writing
 
 DTYPES = ("bfloat16", "float32", "float64")
 
-_MOST_WORKERS = 64
+_MOST_PROCESSES = 64
 _OF_A_MODEL = ("model", "demo", "dtype", "capacities")
 _OF_AN_ENGINE = ("batch_invariant", "checkpoint_gb", "checkpoint_host_gb", "bundle")
 
@@ -86,8 +87,8 @@ def parser(version: str) -> argparse.ArgumentParser:
     verify.add_argument(
         "--ladder",
         action="store_true",
-        help="change more than that, one thing at a time: tokens, company, order, padding, checkpoints, and the server "
-        "with no, one and two front-end processes; needs the extra `serve`",
+        help="change more than that, one thing at a time (the ladder of appendix G in the paper): tokens, company, "
+        "order, padding, checkpoints, and the server with no, one and two front-end processes; needs the extra `serve`",
     )
 
     inspect = _command(
@@ -128,7 +129,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     warm.add_argument("--bundle", metavar="DIR", required=True, help="a new or empty directory")
     warm.add_argument(
         "--processes",
-        type=_workers,
+        type=_number(1, _MOST_PROCESSES),
         metavar="N",
         help="processes that compile side by side; default: one for each processor for a GPU, 1 for a CPU",
     )
@@ -144,10 +145,10 @@ def parser(version: str) -> argparse.ArgumentParser:
     )
     _add_engine(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1, this machine")
-    serve.add_argument("--port", type=_port, default=8000, help="default: 8000; 0 takes a free one")
+    serve.add_argument("--port", type=_number(0, 65_535), default=8000, help="default: 8000; 0 takes a free one")
     serve.add_argument(
         "--workers",
-        type=_workers,
+        type=_number(0, _MOST_PROCESSES),
         default=0,
         metavar="N",
         help="processes that take requests and turn them into tokens, beside the one that holds the device; "
@@ -225,16 +226,13 @@ def _command(
     return command
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, got {text!r}")
-    return int(text)
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must be a number from {least} to {most}, got {text!r}")
+        return int(text)
 
-
-def _workers(text: str) -> int:
-    if not text.isdecimal() or int(text) > _MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to {_MOST_WORKERS}, got {text!r}")
-    return int(text)
+    return read
 
 
 def _gigabytes(text: str) -> float:
@@ -242,7 +240,7 @@ def _gigabytes(text: str) -> float:
         found = float(text)
     except ValueError:
         found = math.nan
-    if not 0 <= found < math.inf:
+    if not 0 <= 1e9 * found < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number, 0 or more, got {text!r}")
     return found
 

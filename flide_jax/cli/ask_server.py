@@ -45,11 +45,12 @@ def ask_server(arguments: Namespace, groups: Iterable[Group]) -> int:
     key = os.environ.get(KEY)
     headers = {"content-type": "application/json", "x-request-timeout-ms": f"{1e3 * _SECONDS:.0f}"}
     headers |= {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        client = httpx.Client(base_url=arguments.url, headers=headers, timeout=_SECONDS)
+    except httpx.InvalidURL as error:
+        raise CommandError(f"{arguments.url}: {error}") from None
     status = 0
-    with (
-        httpx.Client(base_url=arguments.url, headers=headers, timeout=_SECONDS) as client,
-        ThreadPoolExecutor(_AT_A_TIME) as threads,
-    ):
+    with client, ThreadPoolExecutor(_AT_A_TIME) as threads:
         for group in groups:
             outcomes = list(threads.map(partial(_answer, client, arguments.url), group))
             if arguments.json:

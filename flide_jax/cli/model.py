@@ -31,8 +31,8 @@ def engine_config(arguments: Namespace, *, bundle: str | None = None) -> EngineC
 def load_engine(arguments: Namespace) -> Engine:
     """The engine.
 
-    Raises CheckpointError where the model cannot be used, BundleError where the bundle cannot, and TooFewBytesError for
-    checkpoints.
+    Raises CheckpointError where the model cannot be used, BundleError where the bundle cannot, and BudgetError where
+    the memory for checkpoints cannot.
     """
     config = engine_config(arguments, bundle=arguments.bundle)
     if arguments.demo:
@@ -42,7 +42,7 @@ def load_engine(arguments: Namespace) -> Engine:
 
 
 def load_program(arguments: Namespace, config: EngineConfig) -> Program:
-    """What is compiled. Weights are not fetched. Raises CheckpointError or TooFewBytesError, as `load_engine` does."""
+    """What is compiled. Weights are not fetched. Raises CheckpointError or BudgetError, as `load_engine` does."""
     return Program.of(describe(find_directory(arguments, weights=False)), config)
 
 

@@ -45,14 +45,20 @@ def _run(arguments: Namespace) -> int:
     logging.getLogger("flide_jax").addHandler(_WARNINGS)
     check(arguments)
     command = _command_without_requests(arguments) or _command_of_requests(arguments)
-    from flide_jax.checkpoints import TooFewBytesError
+    import jax
+
+    from flide_jax.checkpoints import BudgetError
     from flide_jax.engine.bundle import BundleError
     from flide_jax.models.checkpoint_files import CheckpointError
 
     try:
         return command()
-    except (BundleError, CheckpointError, FloatingPointError, NotImplementedError, TooFewBytesError) as error:
+    except (BundleError, CheckpointError, FloatingPointError, NotImplementedError, BudgetError) as error:
         return _fail(str(error))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail(f"the device has no room: {str(error).splitlines()[0]}")
 
 
 # The commands take seconds to import, which a mistyped option or a broken file need not wait for.
@@ -79,7 +85,7 @@ def _command_of_requests(arguments: Namespace) -> Callable[[], int]:
         case "ask":
             from flide_jax.cli.ask import ask as command
         case "verify" if arguments.ladder:
-            from flide_jax.cli.ladder import climb as command
+            from flide_jax.cli.invariances import verify_invariances as command
         case "verify":
             from flide_jax.cli.verify import verify as command
         case _:

@@ -13,17 +13,12 @@ import jax
 from flide_jax.cli.arguments import CommandError
 from flide_jax.cli.model import find_directory, load_engine
 from flide_jax.cli.terminal import report, say
-from flide_jax.engine.scheduler import SchedulerConfig
 
 try:
     from flide_jax.serving import keys, server
-    from flide_jax.serving.app import create_app
-    from flide_jax.serving.front_ends import FrontEnds
     from flide_jax.serving.local_device import LocalDevice
-    from flide_jax.serving.metrics import Metrics
-    from flide_jax.serving.server import Server
-    from flide_jax.serving.service import Service
-    from flide_jax.serving.worker import Settings
+    from flide_jax.serving.open_server import OpenServer, open_server
+    from flide_jax.serving.settings import Settings
 except ModuleNotFoundError as error:
     raise CommandError(f"serve needs the extra `serve` ({error.name} is missing): uv run --extra serve ...") from None
 
@@ -36,28 +31,18 @@ def serve(arguments: Namespace) -> int:
     clients = _read_keys(arguments)
     directory = find_directory(arguments, weights=True)
     name = arguments.name or ("flide-demo" if arguments.demo else Path(arguments.model).resolve().name)
-    version, release_date = importlib.metadata.version("flide-jax"), _date_of(directory)
-    metrics = Metrics()
-    running: Server | FrontEnds
+    version = importlib.metadata.version("flide-jax")
+    settings = Settings(name, str(directory), version, _date_of(directory), clients.digests())
     try:
-        if arguments.workers:
-            sockets = server.listen_for_each(arguments.host, arguments.port, arguments.workers)
-            settings = Settings(name, str(directory), version, release_date, clients.digests())
-            running = FrontEnds(settings, sockets, metrics, say=say)
-        else:
-            sockets = [server.listen(arguments.host, arguments.port)]
-            service = Service(name, counts=metrics)
-            metrics.watch_requests(lambda: service.room.requests)
-            app = create_app(service, keys=clients, version=version, release_date=release_date)
-            running = Server(app, service, sockets[0])
+        opened = open_server(settings, arguments.host, arguments.port, processes=arguments.workers, say=say)
     except OSError as error:
         reason = (error.strerror or "").partition(" (while")[0]
         raise CommandError(f"cannot listen on {arguments.host}:{arguments.port}: {reason}") from None
-    server.log_to_standard_error()
-    loading = _Loading(arguments, running, metrics, name, server.address_of(sockets[0]))
-    with server.stopped_by_signals(running, interrupted=lambda: server.end_at_once(_INTERRUPTED)):
+    loading = _Loading(arguments, opened, name)
+    stopped = server.stopped_by_signals(opened.running, interrupted=lambda: server.end_at_once(_INTERRUPTED))
+    with server.logged_to_standard_error(), stopped:
         loading.start()
-        wrong = asyncio.run(running.run())
+        wrong = asyncio.run(opened.running.run())
     if wrong is not None:
         report(wrong)
         server.end_at_once(_LOST)
@@ -78,37 +63,30 @@ class _Loading(threading.Thread):
         error: why it is not; the server is stopped then.
     """
 
-    def __init__(
-        self, arguments: Namespace, running: Server | FrontEnds, metrics: Metrics, name: str, address: str
-    ) -> None:
+    def __init__(self, arguments: Namespace, opened: OpenServer, name: str) -> None:
         super().__init__(name="flide-loading", daemon=True)
         self.device: LocalDevice | None = None
         self.error: Exception | None = None
         self._arguments = arguments
-        self._running = running
-        self._metrics = metrics
+        self._opened = opened
         self._name = name
-        self._address = address
 
     def run(self) -> None:
         try:
             self._load()
         except Exception as error:
             self.error = error
-            self._running.stop()
+            self._opened.running.stop()
 
     def _load(self) -> None:
-        say(f"{self._address} loads {self._name}")
+        say(f"{self._opened.address} loads {self._name}")
         engine = load_engine(self._arguments)
-        capacities = len(engine.executables.ladder.capacities)
+        capacities = len(engine.program.capacities(engine.executables.ladder))
         for number, capacity in enumerate(engine.prepare_all(), 1):
             say(f"{number} of {capacities} capacities compiled, of {capacity.tokens:,} tokens")
-        config = SchedulerConfig(ahead=jax.default_backend() != "cpu")
-        self.device = LocalDevice(engine, config=config, observe=self._metrics.ran)
-        self._metrics.watch_device(self.device)
-        self._running.start(engine.planner, self.device, dtype=engine.dtype.name)
+        self.device = self._opened.start(engine, ahead=jax.default_backend() != "cpu")
         mode = ", batch-invariant" if engine.config.batch_invariant else ""
-        say(f"{self._address} serves {self._name}, {engine.dtype.name}{mode}")
+        say(f"{self._opened.address} serves {self._name}, {engine.dtype.name}{mode}")
 
 
 def _read_keys(arguments: Namespace) -> keys.Keys:

@@ -1,11 +1,11 @@
-"""Forked against alone, as a verdict over all questions and as a table of each; and the rungs of a ladder."""
+"""Forked against alone, as a verdict over all questions and as a table of each; and what each of many changes made."""
 
 from collections.abc import Sequence
 
 from rich.table import Table
 
 from flide_jax.drawing.text import one_line, plain_table
-from flide_jax.ladder import Rung
+from flide_jax.invariances import Change
 from flide_jax.same_bits import BitsComparison
 from flide_jax.verification import QuestionComparison
 
@@ -73,19 +73,19 @@ def draw_questions(found: Sequence[Found]) -> Table:
     return table
 
 
-def draw_ladder(rungs: Sequence[Rung], *, dtype: str, tolerance: float) -> Table:
-    """Every rung in a row of its own, and a verdict.
+def draw_changes(changes: Sequence[Change], *, dtype: str, tolerance: float) -> Table:
+    """Every change in a row of its own, and a verdict.
 
     Args:
-        rungs: at least one.
+        changes: at least one.
         dtype: what the engine computes in.
         tolerance: the largest difference that rounding explains.
     """
-    table = plain_table("rung", "what is changed", "questions", "|dp|", "", right=("questions", "|dp|"))
-    for rung in rungs:
-        verdict = "" if rung.largest <= tolerance else "EXCEEDED"
-        table.add_row(rung.name, rung.says, str(rung.questions), f"{rung.largest:.3g}", verdict)
-    held = all(rung.largest <= tolerance for rung in rungs)
+    table = plain_table("changed", "how", "questions", "|dp|", "", right=("questions", "|dp|"))
+    for change in changes:
+        verdict = "" if change.largest <= tolerance else "EXCEEDED"
+        table.add_row(change.name, change.says, str(change.questions), f"{change.largest:.3g}", verdict)
+    held = all(change.largest <= tolerance for change in changes)
     table.add_row("tolerance", f"{dtype}: {'within' if held else 'EXCEEDED'}", "", f"{tolerance:g}")
     return table
 

@@ -1,6 +1,7 @@
 """Choices about how a model runs; nothing here changes what it computes beyond rounding."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -100,9 +101,23 @@ class EngineConfig:
                 raise ValueError(f"an engine cannot be batch-invariant {refusal}")
 
     def check_device(self) -> None:
-        """Raises ValueError: batch-invariant on a default device whose products are a library's."""
-        if not self.batch_invariant or jax.default_backend() == "cpu":
-            return
+        """Raises ValueError: the default device or the host has not the memory that is given to checkpoints, or
+        batch-invariant on a device whose products are a library's."""
+        if self.checkpoint_bytes:
+            self._check_memory()
+        if self.batch_invariant and jax.default_backend() != "cpu":
+            self._check_products()
+
+    def _check_memory(self) -> None:
+        host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        counted = jax.devices()[0].memory_stats()  # None on a CPU, whose memory is the host's
+        device = host if counted is None else counted.get("bytes_limit")
+        wanted = {"device": (self.checkpoint_bytes, device), "host": (self.checkpoint_host_bytes, host)}
+        for place, (given, there) in wanted.items():
+            if there is not None and given > there:
+                raise ValueError(f"checkpoints cannot have {given:,} bytes of the {place}, which has {there:,} in all")
+
+    def _check_products(self) -> None:
         kind, dtype = dispatch.device_kind(), self.resolved_dtype().name
         if dtype != "bfloat16" or not any(model in kind for model in dispatch.HOPPER):
             models = ", ".join(dispatch.HOPPER)

@@ -37,7 +37,8 @@ class Engine:
         Raises:
             CheckpointError: anything in the directory that cannot be used.
             BundleError: the config names a bundle that cannot be used.
-            TooFewBytesError: the config gives too few for the checkpoints of this model.
+            BudgetError: the config gives too few bytes for the checkpoints of this model, or more than are free.
+            ValueError: the config asks for what the machine has not: see `EngineConfig.check_device`.
         """
         self.name = name
         self.config = config or EngineConfig()

@@ -131,8 +131,7 @@ class Executables:
             results: list[Logits] = []
             try:
                 for stream, logits in running:
-                    found = np.asarray(logits)[: stream.read_piece.size]
-                    results += np.split(found, np.cumsum(stream.reads_per_request)[:-1])
+                    results += _by_request(stream, logits)
             except BaseException:
                 self._leave(visits, None)
                 if self.growing is not None and any(stream.growth is not None for stream, _ in running):
@@ -142,6 +141,14 @@ class Executables:
             return results
 
         return Started([visit.resumed for visit in visits], finish)
+
+    def logits_in(self, capacity: Capacity, plans: Sequence[Plan]) -> list[Logits]:
+        """Label logits of each plan from one round of this capacity, larger than it need be or not.
+
+        Nothing is resumed or saved. Raises ValueError: the plans do not fit, or the capacity is for growing rounds.
+        """
+        stream = lay_out(plans)
+        return _by_request(stream, self.dispatch(stream, capacity))
 
     def demand(self, plan: Plan) -> Demand:
         """What a plan would need of a capacity if it started now."""
@@ -221,3 +228,9 @@ class Executables:
 
     def _is_oversize(self, capacity: Capacity) -> bool:
         return capacity not in self._in_ladder
+
+
+def _by_request(stream: Stream, logits: jax.Array | np.ndarray) -> list[Logits]:
+    """The read rows of each request of a round; waits for them."""
+    found = np.asarray(logits)[: stream.read_piece.size]
+    return np.split(found, np.cumsum(stream.reads_per_request)[:-1])

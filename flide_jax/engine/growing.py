@@ -14,10 +14,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flide_jax.checkpoints import Checkpoint, CheckpointStore, Counters, Placement, Reservation, StoreSize
+from flide_jax.checkpoints import (
+    BudgetError,
+    Checkpoint,
+    CheckpointStore,
+    Counters,
+    Placement,
+    Reservation,
+    StoreSize,
+)
 from flide_jax.engine.host_states import HostStates
 from flide_jax.engine.program import precision
 from flide_jax.layout import Demand, Growth
+from flide_jax.models.checkpoint_files import in_one_line
 from flide_jax.models.pool import KeyPages, LayerPool, Pool
 from flide_jax.prompts.plan import Plan
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
@@ -116,16 +125,22 @@ class GrowingStates:
         dtype: np.dtype,
         host_size: StoreSize | None = None,
     ) -> None:
-        """`shapes`: of the arrays, with their dtypes; `dtype`: of the engine; `host_size`: of what is evicted to."""
+        """`shapes`: of the arrays, with their dtypes; `dtype`: of the engine; `host_size`: of what is evicted to.
+
+        Raises BudgetError: the device or the host does not give the memory.
+        """
         self.store = CheckpointStore(size, evicting=self._spill)
         self.shapes = shapes
         self.placement = placement
         self._dtype = dtype
-        self.host = None if host_size is None else HostStates(host_size, shapes, self.store)
         self._lock = threading.Lock()
         self._lost = 0
-        # Flat: a call takes its time with every node of a tree that Python has to open.
-        self._arrays = self._empty()
+        try:
+            # Flat: a call takes its time with every node of a tree that Python has to open.
+            self._arrays = jax.block_until_ready(self._empty())
+            self.host = None if host_size is None else HostStates(host_size, shapes, self.store)
+        except (jax.errors.JaxRuntimeError, MemoryError) as error:
+            raise BudgetError(f"there is no room for checkpoints beside the weights: {in_one_line(error)}") from None
 
     def prepare(self) -> None:
         """Compile what copies pages, for it is seldom needed and then at once."""

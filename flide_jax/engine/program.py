@@ -111,7 +111,7 @@ class Program:
     def of(cls, model: ModelDescription, config: EngineConfig) -> "Program":
         """The program of an engine.
 
-        Raises TooFewBytesError: for checkpoints; ValueError: batch-invariant on a device that cannot be.
+        Raises BudgetError: too few bytes for checkpoints; ValueError: what `EngineConfig.check_device` refuses.
         """
         config.check_device()
         made = cls(
@@ -126,7 +126,7 @@ class Program:
         return made.with_checkpoints(config) if config.checkpoint_bytes else made
 
     def with_checkpoints(self, config: EngineConfig) -> "Program":
-        """The same with room for checkpoints. Raises TooFewBytesError."""
+        """The same with room for checkpoints. Raises BudgetError."""
         one_of_each = self.family.abstract_pool(self.architecture, pages=1, slots=1, dtype=self.dtype)
         page_bytes, slot_bytes = bytes_of(one_of_each)
         store = StoreSize.within(config.checkpoint_bytes, page_bytes=page_bytes, slot_bytes=slot_bytes)
@@ -134,7 +134,7 @@ class Program:
         return dataclasses.replace(self, store=store, resumed_pages=min(store.pages, longest))
 
     def host_store(self, config: EngineConfig) -> StoreSize | None:
-        """How many checkpoints the host has room for, None for none. Raises TooFewBytesError."""
+        """How many checkpoints the host has room for, None for none. Raises BudgetError."""
         if self.store is None or not config.checkpoint_host_bytes:
             return None
         page_bytes, slot_bytes = self.store.page_bytes, self.store.slot_bytes

@@ -131,24 +131,32 @@ RUNGS = {
 }
 # An oversize request is rounded up to this many tokens, so that a growing one does not compile at every step.
 OVERSIZE_STEP = 2_048
+# Rows are counted in int32, and a pass over so many is beyond any device.
+MOST_TOKENS = 2**24
 
 
 class Ladder:
     """The capacities an engine compiles, smallest first."""
 
     def __init__(self, rungs: Sequence[int], *, entries: int = 0) -> None:
-        """Rungs: stream lengths in tokens, ascending. Raises ValueError otherwise.
+        """Rungs: stream lengths in tokens, ascending, `MOST_TOKENS` at most. Raises ValueError otherwise.
 
         With `entries` all capacities are for growing rounds that resume so many pages.
         """
         if not rungs or list(rungs) != sorted(set(rungs)) or rungs[0] < 1:
             raise ValueError(f"capacities must be ascending positive token counts, got {list(rungs)}")
+        if rungs[-1] > MOST_TOKENS:
+            raise ValueError(f"capacities may have {MOST_TOKENS:,} tokens at most, got {rungs[-1]:,}")
         self.capacities = tuple(Capacity.of_tokens(tokens, entries=entries) for tokens in rungs)
 
     @property
     def largest(self) -> Capacity:
         """The capacity that bounds a round of several requests."""
         return self.capacities[-1]
+
+    def largest_for(self, demand: Demand) -> Capacity:
+        """The largest capacity; for a demand over it, one of its own."""
+        return self.largest if self.largest.fits(demand) else self.smallest_for(demand)
 
     def smallest_for(self, demand: Demand) -> Capacity:
         """The smallest capacity that fits; for a demand over the largest, one of its own, rounded up."""

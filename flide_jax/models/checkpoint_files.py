@@ -55,9 +55,9 @@ def _weight_files(directory: Path) -> list[Path]:
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            files = [directory / name for name in names]
         except (ValueError, KeyError, AttributeError, TypeError):
             raise CheckpointError(f"{index}: not a safetensors index") from None
-        files = [directory / name for name in names]
     else:
         files = [directory / "model.safetensors"]
     missing = [file.name for file in files if not file.is_file()]

@@ -84,7 +84,13 @@ def create_app(service: Service, *, keys: Keys, version: str, release_date: str)
         return _json(json.dumps({"models": [model]}).encode())
 
     async def health(request: Request) -> Response:
-        found = {"status": service.status, "model": service.name, "dtype": service.dtype, "version": version}
+        found = {
+            "status": service.status,
+            "model": service.name,
+            "dtype": service.dtype,
+            "batch_invariant": service.batch_invariant,
+            "version": version,
+        }
         return _json(json.dumps(found).encode(), 200 if service.status == "ok" else 503)
 
     async def metrics(request: Request) -> Response:

@@ -30,7 +30,7 @@ from flide_jax.serving.metrics import Metrics
 from flide_jax.serving.refusals import Refusal
 from flide_jax.serving.remote_device import PLAN_ARRAYS
 from flide_jax.serving.server import LAST_WORDS
-from flide_jax.serving.worker import Settings
+from flide_jax.serving.settings import Settings
 
 _SECONDS_BETWEEN_NEWS = 0.25
 _SILENCE = 60.0  # A front end says something four times a second.
@@ -93,11 +93,15 @@ class FrontEnds:
         """Whether it was told to end."""
         return self._told_to_stop
 
-    def start(self, planner: Planner, device: LocalDevice, *, dtype: str) -> None:
+    def start(self, planner: Planner, device: LocalDevice, *, dtype: str, batch_invariant: bool) -> None:
         """Answer from now on. Returns when every process does, or when the server ends."""
         self._device = device
         started = self._started = frames.pack(
-            "start", dtype=dtype, max_tokens=planner.max_tokens, max_request_tokens=planner.max_request_tokens
+            "start",
+            dtype=dtype,
+            batch_invariant=batch_invariant,
+            max_tokens=planner.max_tokens,
+            max_request_tokens=planner.max_request_tokens,
         )
         self._soon(lambda: self._tell(started))  # to those that are there; others are told when they come
         self._ready.wait()

@@ -51,12 +51,15 @@ def read_keys(file: Path | None, environment: str | None) -> Keys:
     """Keys of a file and of the environment variable, one a line: `KEY`, or `NAME KEY`; `#` begins a comment.
 
     Raises:
-        ValueError: a line that is neither, a file with no key in it, or a key that is given twice.
+        ValueError: a line that is neither, a file with no key in it or not in UTF-8, or a key that is given twice.
         OSError: the file cannot be read.
     """
     places = [("the environment", environment or "")]
     if file is not None:
-        places.append((str(file), file.read_text(encoding="utf-8")))
+        try:
+            places.append((str(file), file.read_text(encoding="utf-8")))
+        except UnicodeDecodeError:
+            raise ValueError(f"{file}: not UTF-8") from None
     keys: dict[str, str] = {}
     for place, text in places:
         for number, line in enumerate(text.splitlines(), 1):

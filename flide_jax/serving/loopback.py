@@ -7,17 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flide_jax.engine import Engine
-from flide_jax.engine.scheduler import SchedulerConfig
-from flide_jax.serving.app import create_app
-from flide_jax.serving.front_ends import FrontEnds
-from flide_jax.serving.keys import Keys
-from flide_jax.serving.local_device import LocalDevice
-from flide_jax.serving.metrics import Metrics
-from flide_jax.serving.server import Server, address_of, listen, listen_for_each
-from flide_jax.serving.service import Service
-from flide_jax.serving.worker import Settings
+from flide_jax.serving.open_server import open_server
+from flide_jax.serving.settings import Settings
 
-_HOST, _NAME, _VERSION, _RELEASED = "127.0.0.1", "loopback", "0", "1970-01-01"
 _SECONDS_TO_END = 60.0
 
 
@@ -27,29 +19,19 @@ def serving(engine: Engine, directory: Path, *, processes: int = 0) -> Iterator[
 
     `directory` holds the model's tokenizer and template. Raises RuntimeError where the server went wrong meanwhile.
     """
-    metrics = Metrics()
-    running: Server | FrontEnds
-    if processes:
-        sockets = listen_for_each(_HOST, 0, processes)
-        settings = Settings(_NAME, str(directory), _VERSION, _RELEASED, Keys().digests(), logs=False)
-        running = FrontEnds(settings, sockets, metrics, say=lambda line: None)
-    else:
-        sockets = [listen(_HOST, 0)]
-        service = Service(_NAME, counts=metrics)
-        metrics.watch_requests(lambda: service.room.requests)
-        app = create_app(service, keys=Keys(), version=_VERSION, release_date=_RELEASED)
-        running = Server(app, service, sockets[0])
+    settings = Settings(engine.name, str(directory), version="0", release_date="1970-01-01", keys={}, logs=False)
+    server = open_server(settings, "127.0.0.1", 0, processes=processes)
     wrong: list[str | None] = []
-    thread = threading.Thread(target=lambda: wrong.append(asyncio.run(running.run())), name="flide-loopback")
-    device = LocalDevice(engine, config=SchedulerConfig(ahead=False), observe=metrics.ran)
-    metrics.watch_device(device)
+    thread = threading.Thread(target=lambda: wrong.append(asyncio.run(server.running.run())), name="flide-loopback")
     thread.start()
+    device = None
     try:
-        running.start(engine.planner, device, dtype=engine.dtype.name)
-        yield address_of(sockets[0])
+        device = server.start(engine, ahead=False)
+        yield server.address
     finally:
-        running.stop()
+        server.running.stop()
         thread.join(_SECONDS_TO_END)
-        device.close()
+        if device is not None:
+            device.close()
     if thread.is_alive() or wrong != [None]:
         raise RuntimeError(f"the server did not end as it should: {wrong[0] if wrong else 'it still runs'}")

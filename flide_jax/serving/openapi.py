@@ -175,7 +175,13 @@ def _responses() -> dict[str, Any]:
     refused = _object({"status": count, "detail": {"anyOf": [typed, invalid]}}, "status", "detail")
     one = {"anyOf": [_ref("Response"), _object({"error": refused}, "error")]}
     model = _object({"name": text, "description": text, "release_date": text}, "name", "description", "release_date")
-    health = {"status": text, "model": text, "dtype": {"type": ["string", "null"]}, "version": text}
+    health = {
+        "status": text,
+        "model": text,
+        "dtype": {"type": ["string", "null"]},
+        "batch_invariant": {"type": ["boolean", "null"]},
+        "version": text,
+    }
     return {
         "Response": _object(response, "model", "answers", "usage"),
         "BatchResponse": _object({"responses": {"type": "array", "items": one}}, "responses"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -14,9 +15,14 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from flide_jax.prompts.planner import Planner
+from flide_jax.serving.admission import Tally
+from flide_jax.serving.app import create_app
 from flide_jax.serving.connections import impatient
+from flide_jax.serving.counts import Counts
 from flide_jax.serving.device import Device
+from flide_jax.serving.keys import Keys
 from flide_jax.serving.service import Service
+from flide_jax.serving.settings import Settings
 
 # Between the loss of the device and the end of the process: what was in work hears of it, and so does a health check.
 LAST_WORDS = 1.0
@@ -26,6 +32,9 @@ class Server:
     """One server on one socket.
 
     `stop` makes it take no new connections, answer what it has, and end.
+
+    Attributes:
+        service: what answers.
     """
 
     def __init__(self, app: ASGIApp, service: Service, listening: socket.socket, *, drain_seconds: int = 30) -> None:
@@ -39,22 +48,32 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=drain_seconds,
         )
+        self.service = service
         self._server = _Uvicorn(config)
-        self._service = service
         self._listening = listening
+
+    @classmethod
+    def of(
+        cls, settings: Settings, listening: socket.socket, *, counts: Counts, tally: Tally | None = None
+    ) -> "Server":
+        """The server of one process, with its service and routes. `tally`: of all processes, None for this one."""
+        service = Service(settings.name, counts=counts, limits=settings.limits, tally=tally, row=settings.row)
+        keys = Keys.of_digests(settings.keys)
+        app = create_app(service, keys=keys, version=settings.version, release_date=settings.release_date)
+        return cls(app, service, listening, drain_seconds=settings.drain_seconds)
 
     @property
     def started(self) -> bool:
         """Whether it takes connections."""
         return self._server.started
 
-    def start(self, planner: Planner, device: Device, *, dtype: str) -> None:
+    def start(self, planner: Planner, device: Device, *, dtype: str, batch_invariant: bool) -> None:
         """Answer from now on. May be called from any thread."""
-        self._service.start(planner, device, dtype=dtype)
+        self.service.start(planner, device, dtype=dtype, batch_invariant=batch_invariant)
 
     def stop(self) -> None:
         """May be called from any thread."""
-        self._service.drain()
+        self.service.drain()
         self._server.should_exit = True
 
     @property
@@ -69,11 +88,11 @@ class Server:
             await self._server.serve(sockets=[self._listening])
         finally:
             watching.cancel()
-        lost = self._service.check()
+        lost = self.service.check()
         return None if lost is None else f"the device is lost: {lost}"
 
     async def _watch(self) -> None:
-        while self._service.check() is None:
+        while self.service.check() is None:
             await asyncio.sleep(0.25)
         await asyncio.sleep(LAST_WORDS)
         self._server.should_exit = True
@@ -133,6 +152,10 @@ def listen_for_each(host: str, port: int, processes: int) -> list[socket.socket]
 
 
 def _listen(host: str, port: int, *, shared: bool) -> socket.socket:
+    try:
+        host.encode("idna")
+    except UnicodeError:  # which the system's calls raise as another error
+        raise OSError(errno.EINVAL, "this is no name of a host") from None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=1_024, reuse_port=shared)
     # Connections inherit it. Without it the body of a response waits for the client to acknowledge the head: 40 ms.
@@ -147,14 +170,20 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def log_to_standard_error() -> None:
-    """A line for each request."""
+@contextlib.contextmanager
+def logged_to_standard_error() -> Generator[None]:
+    """A line for each request, as long as the context lasts."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     access = logging.getLogger("flide_jax.access")
     access.addHandler(handler)
     access.setLevel(logging.INFO)
     access.propagate = False
+    try:
+        yield
+    finally:
+        access.propagate = True
+        access.removeHandler(handler)
 
 
 def end_at_once(status: int) -> None:

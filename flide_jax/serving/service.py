@@ -64,6 +64,7 @@ class Service:
     Attributes:
         name: what the model is called.
         dtype: of the engine, None while it loads.
+        batch_invariant: whether the engine is, None while it loads.
         status: "loading", "ok", "draining" or "failed".
         limits: what it takes.
         counts: where it counts.
@@ -77,6 +78,7 @@ class Service:
         self.name = name
         self.counts = counts
         self.dtype: str | None = None
+        self.batch_invariant: bool | None = None
         self.status = "loading"
         self.limits = limits or Limits()
         self.room = Room(self.limits, refuse=self._busy, tally=tally, row=row)
@@ -84,11 +86,12 @@ class Service:
         self._device: Device | None = None
         self._threads = ThreadPoolExecutor(min(4, (os.cpu_count() or 1) + 1), thread_name_prefix="flide-planner")
 
-    def start(self, planner: Planner, device: Device, *, dtype: str) -> None:
+    def start(self, planner: Planner, device: Device, *, dtype: str, batch_invariant: bool) -> None:
         """Answer from now on. May be called from any thread."""
         kept = KeptTokens(self.limits.kept_bytes, observe=self.counts.tokenised)
         planner.prompt_format.tokenizer.keep(kept)
-        self._planner, self._device, self.dtype = planner, device, dtype
+        self._planner, self._device = planner, device
+        self.dtype, self.batch_invariant = dtype, batch_invariant
         self.status = "ok"
 
     def check(self) -> str | None:

@@ -5,65 +5,24 @@ device's process, of a socket that takes connections, and of the file in which p
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from flide_jax.prompts.format import PromptFormat
 from flide_jax.prompts.planner import Planner
 from flide_jax.serving import frames
-from flide_jax.serving.admission import Limits, shared_tally
-from flide_jax.serving.app import create_app
-from flide_jax.serving.keys import Keys
+from flide_jax.serving.admission import shared_tally
 from flide_jax.serving.remote_device import RemoteDevice
-from flide_jax.serving.server import Server, log_to_standard_error
+from flide_jax.serving.server import Server, logged_to_standard_error
 from flide_jax.serving.service import Service
+from flide_jax.serving.settings import Settings
 
 _ORPHANED, _BROKEN = 1, 2
 _SECONDS_BETWEEN_COUNTS = 0.25
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a front end is told when it starts.
-
-    Attributes:
-        name: what the model is called.
-        directory: of its tokenizer and template.
-        version, release_date: as for `create_app`.
-        keys: digests of clients' keys.
-        limits: of the whole server.
-        drain_seconds: for what is in work when it is told to end.
-        row: of the tally, which is this process's.
-        processes: that take requests.
-        loaded: whether the model is.
-        logs: whether it writes a line for each request to standard error.
-    """
-
-    name: str
-    directory: str
-    version: str
-    release_date: str
-    keys: dict[str, str]
-    limits: Limits = Limits()
-    drain_seconds: int = 30
-    row: int = 0
-    processes: int = 1
-    loaded: bool = False
-    logs: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        """For a message."""
-        return asdict(self)
-
-    @classmethod
-    def of_json(cls, fields: dict[str, Any]) -> "Settings":
-        """What `to_json` gave."""
-        return cls(**fields | {"limits": Limits(**fields["limits"])})
 
 
 def main(channel: int, listening: int, tally: int) -> None:
@@ -77,18 +36,20 @@ async def _serve(channel: socket.socket, listening: socket.socket, descriptor: i
     if (first := await frames.read(reader)) is None:
         return
     settings = Settings.of_json(first.fields)
-    if settings.logs:
-        log_to_standard_error()
+    with logged_to_standard_error() if settings.logs else contextlib.nullcontext():
+        await _serve_with(settings, reader, writer, listening, descriptor)
+
+
+async def _serve_with(
+    settings: Settings,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    listening: socket.socket,
+    descriptor: int,
+) -> None:
     device = RemoteDevice(writer)
-    tally = shared_tally(descriptor, settings.processes)
-    service = Service(settings.name, counts=device, limits=settings.limits, tally=tally, row=settings.row)
-    app = create_app(
-        service,
-        keys=Keys.of_digests(settings.keys),
-        version=settings.version,
-        release_date=settings.release_date,
-    )
-    server = Server(app, service, listening, drain_seconds=settings.drain_seconds)
+    server = Server.of(settings, listening, counts=device, tally=shared_tally(descriptor, settings.processes))
+    service = server.service
     signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     started = asyncio.Event()
     tasks = [
@@ -123,7 +84,7 @@ async def _listen(
             case "start":
                 fields = message.fields
                 planner = Planner(await loading, fields["max_tokens"], fields["max_request_tokens"])
-                service.start(planner, device, dtype=fields["dtype"])
+                service.start(planner, device, dtype=fields["dtype"], batch_invariant=fields["batch_invariant"])
                 started.set()
                 writer.write(frames.pack("started"))
             case "drain":

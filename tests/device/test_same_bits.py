@@ -14,7 +14,7 @@ from flide_jax.engine.executables import Executables
 from flide_jax.first_difference import first_difference
 from flide_jax.layout import Demand
 from flide_jax.models.qwen3_5.config import LayerKind
-from flide_jax.same_bits import compare_bits, same_rows, through
+from flide_jax.same_bits import compare_bits, same_rows
 from pallas_kernels.dispatch import HOPPER, device_kind
 from tests.trees import plan_of
 
@@ -63,7 +63,7 @@ def test_every_capacity(size):
     run = executables(size)
     for plan in plans(24, 1):
         fitting = [capacity for capacity in run.ladder.capacities if capacity.fits(Demand.of(plan))]
-        expected, *others = (through(run, [plan], capacity)[0] for capacity in fitting)
+        expected, *others = (run.logits_in(capacity, [plan])[0] for capacity in fitting)
         for capacity, found in zip(fitting[1:], others, strict=True):
             assert same_rows(expected, found).all(), capacity
 

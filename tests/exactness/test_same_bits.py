@@ -15,7 +15,7 @@ from flide_jax.first_difference import first_difference, outputs
 from flide_jax.layout import Capacity, Demand
 from flide_jax.models import families
 from flide_jax.models.packing import Packing
-from flide_jax.same_bits import compare_bits, same_rows, through
+from flide_jax.same_bits import compare_bits, same_rows
 from tests.exactness.test_neighbours import PADDING, POISONED, honest_plan, poisoned_plan
 from tests.models.support import LABEL_IDS, architecture, tiny_model
 from tests.tolerances import relative_error
@@ -52,14 +52,14 @@ def fitting(plans) -> list[Capacity]:
 
 
 def alone(run: Executables, plan) -> np.ndarray:
-    return through(run, [plan], fitting([plan])[0])[0]
+    return run.logits_in(fitting([plan])[0], [plan])[0]
 
 
 def shares(run: Executables, *rounds) -> list[bool]:
     """Which reads of rounds have the bits of their plan alone."""
     found = []
     for plans in rounds:
-        for plan, logits in zip(plans, through(run, plans, fitting(plans)[-1]), strict=True):
+        for plan, logits in zip(plans, run.logits_in(fitting(plans)[-1], plans), strict=True):
             found += same_rows(alone(run, plan), logits).tolist()
     return found
 
@@ -92,7 +92,7 @@ def test_a_forked_question_has_the_bits_of_its_question_alone_through_every_capa
     forked = alone(run, plan)
     for branch in range(5):
         for capacity in fitting([plan.only(branch)]):
-            assert same_rows(forked[branch : branch + 1], through(run, [plan.only(branch)], capacity)[0]).all()
+            assert same_rows(forked[branch : branch + 1], run.logits_in(capacity, [plan.only(branch)])[0]).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e30])
@@ -104,14 +104,14 @@ def test_a_poisoned_neighbour_changes_no_bit(value, monkeypatch):
     params = tiny_model(MODEL, "float32").params
     params = params.replace(embedding=params.embedding.at[np.array([PADDING, POISONED])].set(value))
     monkeypatch.setattr(run, "params", Packing.of(params).pack(params))
-    _, found = through(run, [neighbour, plan], CAPACITIES[-1])
+    _, found = run.logits_in(CAPACITIES[-1], [neighbour, plan])
     assert same_rows(expected, found).all()
 
 
 def test_it_is_the_same_model():
     plans = [plan_of(70, [5, 66, 130], np.random.default_rng(2)), plan_of(3, [1, 9], np.random.default_rng(3))]
     expected, found = (
-        np.concatenate(through(executables("float32", batch_invariant=invariant), plans, CAPACITIES[-1]))
+        np.concatenate(executables("float32", batch_invariant=invariant).logits_in(CAPACITIES[-1], plans))
         for invariant in (False, True)
     )
     assert relative_error(found, expected) < 1e-5

@@ -109,6 +109,16 @@ def test_padding(run):
         assert 0 < record["queued"] < 0.05 and 0 < record["alone_rows"] < 0.1
 
 
+@pytest.mark.parametrize("name", ["where_the_time_goes", "kernel_peers"])
+def test_what_needs_a_gpu_says_so_at_once(name, tmp_path, capsys):
+    results = tmp_path / "results.jsonl"
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module(f"experiments.{name}").main(["--results", str(results)])
+    assert stopped.value.code == 2 and not results.exists()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("error: needs a GPU, whose launches it measures; the device here is cpu")
+
+
 @pytest.mark.parametrize("count", ["0", "-1", "1.5", "many"])
 @pytest.mark.parametrize("option", ["fidelity --requests", "exactness --trees", "latency --queued"])
 def test_a_count_is_at_least_one(option, count, capsys):

@@ -48,6 +48,13 @@ def test_many_tiny_branches_fit_a_capacity_of_more_tokens():
     assert capacity.branches >= 100 and capacity.chunks >= 102
 
 
+def test_the_largest_is_for_what_it_fits():
+    ladder = Ladder((128, 2_048))
+    assert ladder.largest_for(Demand(tokens=1, requests=1, branches=1, reads=1, chunks=2)) is ladder.largest
+    many = Demand(tokens=2_000, requests=1, branches=100, reads=100, chunks=101)  # as many tokens, more branches
+    assert ladder.largest_for(many).fits(many) and ladder.largest_for(many).tokens == ladder.largest.tokens
+
+
 @given(trees())
 def test_demands_of_requests_add_up_to_that_of_their_round(plans):
     total = Demand.of(plans[0])
@@ -77,6 +84,8 @@ def test_ladders_ascend():
     for rungs in [(), (128, 128), (256, 128), (0, 64)]:
         with pytest.raises(ValueError, match="ascending positive token counts"):
             Ladder(rungs)
+    with pytest.raises(ValueError, match="capacities may have 16,777,216 tokens at most, got 16,777,217"):
+        Ladder((128, 2**24 + 1))
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=40))

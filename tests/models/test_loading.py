@@ -93,6 +93,14 @@ def test_a_missing_shard_is_named(copy):
         load(directory)
 
 
+@pytest.mark.parametrize("index", ["", "[]", "{}", '{"weight_map": [["a"]]}', '{"weight_map": {"a": 5}}'])
+def test_an_index_that_is_none_is_refused(copy, index):
+    directory, _ = copy
+    (directory / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(CheckpointError, match="model.safetensors.index.json: not a safetensors index"):
+        load(directory)
+
+
 def test_the_same_tensor_under_two_prefixes_is_refused(copy):
     directory, tensors = copy
     tensors["model.language_model.norm.weight"] = tensors["model.norm.weight"]
@@ -113,7 +121,9 @@ def test_the_same_tensor_under_two_prefixes_is_refused(copy):
         ({"rms_norm_eps": None}, "rms_norm_eps"),
         ({"layer_types": ["no_such_layer"] * 4}, "layer_types"),
         ({"linear_num_value_heads": 3}, "linear_num_value_heads 3 is not a multiple of linear_num_key_heads 2"),
-        ({"num_key_value_heads": 0}, "num_attention_heads 4 is not a multiple of num_key_value_heads 0"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads must be 1 or more, got 0"),
+        ({"head_dim": 0}, "head_dim must be 1 or more, got 0"),
+        ({"hidden_size": -4}, "hidden_size must be 1 or more, got -4"),
         ({"model_type": "qwen3_5", "text_config": {"model_type": "llama"}}, "text_config: model_type 'llama'"),
     ],
 )

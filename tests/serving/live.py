@@ -20,7 +20,7 @@ from flide_jax.serving.local_device import LocalDevice
 from flide_jax.serving.metrics import Metrics
 from flide_jax.serving.server import Server, address_of, listen, listen_for_each
 from flide_jax.serving.service import Service
-from flide_jax.serving.worker import Settings
+from flide_jax.serving.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def fronting(
     thread = threading.Thread(target=lambda: said.append(str(asyncio.run(fronts.run()))))
     thread.start()
     try:
-        fronts.start(engine.planner, device, dtype=engine.dtype.name)
+        invariant = engine.config.batch_invariant
+        fronts.start(engine.planner, device, dtype=engine.dtype.name, batch_invariant=invariant)
         yield url, fronts, said
     finally:
         fronts.stop()
@@ -99,7 +100,8 @@ def serving(engine: Engine | None, *, keys: Keys | None = None, limits: Limits |
     if engine is not None:
         device = LocalDevice(engine, config=SchedulerConfig(ahead=False), observe=metrics.ran)
         metrics.watch_device(device)
-        server.start(engine.planner, device, dtype=engine.dtype.name)
+        invariant = engine.config.batch_invariant
+        server.start(engine.planner, device, dtype=engine.dtype.name, batch_invariant=invariant)
     thread = threading.Thread(target=lambda: asyncio.run(server.run()))
     thread.start()
     try:

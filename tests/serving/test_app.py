@@ -1,8 +1,10 @@
 """The contract of System One, on a socket, with the demo model. Exact where `jevcompat` allows a tolerance."""
 
+import copy
 import gzip
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from backports import zstd
@@ -215,7 +217,7 @@ def test_models_health_metrics_and_unknown_routes(live):
     health = live.client.get("/health")
     assert (health.status_code, health.json()) == (
         200,
-        {"status": "ok", "model": "flide-demo", "dtype": "float32", "version": "1.2.3"},
+        {"status": "ok", "model": "flide-demo", "dtype": "float32", "batch_invariant": False, "version": "1.2.3"},
     )
     live.ask(ASKED)
     metrics = live.client.get("/metrics")
@@ -275,9 +277,17 @@ def test_a_key_is_asked_for_where_there_are_keys(demo_engine):
         assert live.client.get("/health").status_code == live.client.get("/metrics").status_code == 200
 
 
+def test_health_says_that_answers_keep_their_bits(demo_engine):
+    engine = copy.copy(demo_engine)
+    engine.config = replace(engine.config, batch_invariant=True)
+    with serving(engine) as live:
+        assert live.client.get("/health").json()["batch_invariant"] is True
+
+
 def test_says_that_it_loads():
     with serving(None) as live:
         health, asked = live.client.get("/health"), live.ask(ASKED)
-        assert (health.status_code, health.json()["status"], health.json()["dtype"]) == (503, "loading", None)
+        assert (health.status_code, health.json()["status"]) == (503, "loading")
+        assert health.json()["dtype"] is health.json()["batch_invariant"] is None
         assert (asked.status_code, asked.headers["retry-after"]) == (503, "1")
         assert live.client.get("/v1/models").status_code == live.client.get("/metrics").status_code == 200

@@ -128,6 +128,7 @@ def test_says_what_cannot_be_done(capsys, tmp_path):
     file = tmp_path / "one.json"
     file.write_text(json.dumps(ASKED))
     assert fails_with(capsys, file, "--url", "127.0.0.1:8000").startswith("--url must begin with http://")
+    assert fails_with(capsys, file, "--url", "http://x:y") == "http://x:y: Invalid port: 'y'"
     assert "--dtype is about a model here" in fails_with(capsys, file, "--url", "http://x", "--dtype", "float32")
     assert "--demo is about a model here" in fails_with(capsys, file, "--url", "http://x", "--demo")
     found = fails_with(capsys, file, "--url", "http://x", "--batch-invariant")

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 import pytest
@@ -168,7 +168,8 @@ def test_a_front_end_that_is_killed_is_replaced(fronts):
         # Connections wait for the new one; none is refused, and what the old one had in work is given up.
         found = [others.submit(lambda: httpx.get(f"{fronts.url}/health", timeout=60)) for _ in range(8)]
         fronts.open.set()
-        assert {one.result(60).json()["status"] for one in found} == {"ok"}
+        health = [one.result(60).json() for one in found]
+        assert {(one["status"], one["batch_invariant"]) for one in health} == {("ok", False)}
         answered = [one for one in running if one.exception(60) is None]
         assert {one.result().status_code for one in answered} <= {200}
     until(lambda: count(fronts.metrics(), "flide_open_requests") == 0)
@@ -207,7 +208,9 @@ def test_a_lost_device_ends_all_processes(demo_engine):
         raise RuntimeError("CUDA_ERROR_ECC")
 
     broken.start = start
+    broken.config = replace(broken.config, batch_invariant=True)
     with fronting(broken, processes=1) as (url, _, said):
+        assert httpx.get(f"{url}/health").json()["batch_invariant"] is True
         found = httpx.post(f"{url}/v1/systemone", json=ASKED, timeout=60)
         assert (found.status_code, found.json()["detail"]["message"]) == (503, "the device is lost")
         until(lambda: httpx.get(f"{url}/health").json()["status"] == "failed")

@@ -252,6 +252,9 @@ def test_says_what_cannot_be_done(capsys, tmp_path):
     assert fails_with(capsys, "--demo", "--keys", str(tmp_path / "none")).endswith("none: No such file or directory")
     (tmp_path / "keys").write_text("a b c")
     assert "line 1: must be KEY or NAME KEY" in fails_with(capsys, "--demo", "--keys", str(tmp_path / "keys"))
+    (tmp_path / "keys").write_bytes(b"\xff")
+    assert fails_with(capsys, "--demo", "--keys", str(tmp_path / "keys")) == f"{tmp_path / 'keys'}: not UTF-8"
+    assert fails_with(capsys, "--demo", "--host", "a..b") == "cannot listen on a..b:8000: this is no name of a host"
     assert "--port: must be a number from 0 to 65535, got '65536'" in fails_with(capsys, "--demo", "--port", "65536")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -16,6 +16,22 @@ class LayerKind(enum.StrEnum):
     ATTENTION = "full_attention"
 
 
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+    "max_position_embeddings",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Qwen35Config:
     """Sizes of the model, and nothing about how it runs.
@@ -59,12 +75,14 @@ class Qwen35Config:
             raise NotImplementedError(f"hidden_act: {text.hidden_act!r} is not supported, only 'silu'")
         if rope.get("rope_type", "default") != "default":
             raise NotImplementedError(f"rope_type: {rope['rope_type']!r} is not supported, only 'default'")
+        if small := [name for name in _SIZES if getattr(text, name) < 1]:
+            raise ValueError(f"{small[0]} must be 1 or more, got {getattr(text, small[0])}")
         dims = int(text.head_dim * rope.get("partial_rotary_factor", 1.0))
         for many, few in (
             ("num_attention_heads", "num_key_value_heads"),
             ("linear_num_value_heads", "linear_num_key_heads"),
         ):
-            if getattr(text, few) < 1 or getattr(text, many) % getattr(text, few):
+            if getattr(text, many) % getattr(text, few):
                 raise ValueError(f"{many} {getattr(text, many)} is not a multiple of {few} {getattr(text, few)}")
         return cls(
             vocabulary=text.vocab_size,

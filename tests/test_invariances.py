@@ -1,4 +1,4 @@
-"""Every rung of the ladder holds in float64, and a wrong thing shows at its rung."""
+"""Answers depend on nothing that they must not, in float64, and a wrong thing shows at its change."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import pytest
 
 from flide_jax.engine import Engine, EngineConfig
 from flide_jax.engine.growing import GrowingStates
-from flide_jax.ladder import RUNGS, Ladder
+from flide_jax.invariances import CHANGES, Baseline
 from flide_jax.layout import MetadataLayout
 from flide_jax.prompts.planner import Planner
 from flide_jax.request import Choice, Request, Score, YesNo
@@ -25,15 +25,15 @@ def engine(tiny_model) -> Engine:
     return Engine.load(tiny_model, CONFIG)
 
 
-def climb(engine: Engine) -> dict[str, float]:
-    return {rung.name: rung.largest for rung in Ladder.of(engine, REQUESTS).climb()}
+def largest(engine: Engine) -> dict[str, float]:
+    return {change.name: change.largest for change in Baseline.of(engine, REQUESTS).changes()}
 
 
-def test_every_rung_holds(engine):
-    rungs = list(Ladder.of(engine, REQUESTS).climb())
-    assert [rung.name for rung in rungs] == list(RUNGS)
-    assert [rung.questions for rung in rungs] == len(RUNGS) * [3]
-    assert max(rung.largest for rung in rungs) <= EXACT
+def test_no_change_matters(engine):
+    changes = list(Baseline.of(engine, REQUESTS).changes())
+    assert [change.name for change in changes] == list(CHANGES)
+    assert [change.questions for change in changes] == len(CHANGES) * [3]
+    assert max(change.largest for change in changes) <= EXACT
 
 
 def test_a_wrong_fork_fails_where_questions_stand_alone(engine, monkeypatch):
@@ -45,7 +45,7 @@ def test_a_wrong_fork_fails_where_questions_stand_alone(engine, monkeypatch):
         return dataclasses.replace(metadata, segments=dataclasses.replace(metadata.segments, initial_slot=none))
 
     monkeypatch.setattr(MetadataLayout, "unpack", forgetful)
-    found = climb(engine)
+    found = largest(engine)
     assert found["forks"] > EXACT
     assert max(found[name] for name in ("tokens", "company", "order", "padding")) <= EXACT
 
@@ -59,7 +59,7 @@ def test_a_question_with_other_tokens_among_others_is_found(engine, monkeypatch)
         return plan(planner, Request(f"{request.state} ", request.questions))
 
     monkeypatch.setattr(Planner, "plan", joined)
-    assert climb(engine)["tokens"] == 1
+    assert largest(engine)["tokens"] == 1
 
 
 def test_another_state_in_a_checkpoint_is_found(engine, monkeypatch):
@@ -71,5 +71,5 @@ def test_another_state_in_a_checkpoint_is_found(engine, monkeypatch):
         return logits
 
     monkeypatch.setattr(GrowingStates, "run", spoiled)
-    found = climb(engine)
+    found = largest(engine)
     assert found["checkpoints"] > EXACT >= found["forks"]

@@ -1,8 +1,8 @@
-"""What could make an answer another one, tried one thing at a time: from tokens up to checkpoints (paper, appendix G).
+"""What answers must not depend on, changed one thing at a time: from tokens up to checkpoints (paper, appendix G).
 
-Each rung answers the same questions again with one thing changed that must not matter, and keeps the largest difference
-of a probability. What a lower rung finds wrong shows on the higher ones, too; so the first that fails says where to
-look. The server's rungs stand in `flide_jax.cli.ladder`.
+Each change answers the same questions again with one thing different that must not matter, and keeps the largest
+difference of a probability. What an early change finds wrong shows in the later ones, too; so the first that fails says
+where to look. The server's changes stand in `flide_jax.cli.invariances`.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from flide_jax.engine import Engine
 from flide_jax.engine.ablation import Logits
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.program import precision
-from flide_jax.layout import lay_out
+from flide_jax.layout import Demand
 from flide_jax.models.pool import bytes_of
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Answer, Request
@@ -31,12 +31,12 @@ _ALL_BUT_THE_END = Placement(shortest=2, margin=1, step=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Rung:
-    """One thing that was changed.
+class Change:
+    """One thing that was different, and how far answers moved.
 
     Attributes:
         name: what it is called.
-        says: what was changed.
+        says: what was different.
         largest: the largest difference of a probability that it made.
         questions: how many were compared.
     """
@@ -48,8 +48,8 @@ class Rung:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Ladder:
-    """Requests with their answers, all of them together in shared rounds: what every rung is compared with.
+class Baseline:
+    """Requests with their answers, all of them together in shared rounds: what every change is compared with.
 
     Attributes:
         engine: what answers.
@@ -63,17 +63,17 @@ class Ladder:
     answers: Sequence[Probabilities]
 
     @classmethod
-    def of(cls, engine: Engine, requests: Sequence[Request]) -> "Ladder":
+    def of(cls, engine: Engine, requests: Sequence[Request]) -> "Baseline":
         """Answers the requests. Raises as `Engine.answer_all` does."""
         plans = [engine.plan(request) for request in requests]
         logits = engine.logits(plans)
         return cls(engine, requests, plans, list(map(engine_answers(engine), requests, logits)))
 
-    def climb(self) -> Iterator[Rung]:
-        """The rungs, as they are tried."""
-        for name, (says, differences) in RUNGS.items():
+    def changes(self) -> Iterator[Change]:
+        """What each change made, one after another."""
+        for name, (says, differences) in CHANGES.items():
             found = list(differences(self))
-            yield Rung(name, says, max(found), len(found))
+            yield Change(name, says, max(found), len(found))
 
     def compared(self, found: Sequence[Probabilities]) -> Iterator[float]:
         """The largest difference of each question from other answers to all requests."""
@@ -91,52 +91,48 @@ def engine_answers(engine: Engine) -> Callable[[Request, Logits], Probabilities]
     return lambda request, logits: answers_of(engine.prompt_format.answers(request, logits))
 
 
-def other_tokens(ladder: Ladder) -> Iterator[float]:
+def other_tokens(baseline: Baseline) -> Iterator[float]:
     """Each question planned by itself: 1 where its text has other tokens than among the others, else 0."""
-    for request, plan in zip(ladder.requests, ladder.plans, strict=True):
+    for request, plan in zip(baseline.requests, baseline.plans, strict=True):
         for index, (name, question) in enumerate(request.questions.items()):
-            alone = ladder.engine.plan(Request(request.state, {name: question}))
+            alone = baseline.engine.plan(Request(request.state, {name: question}))
             given = np.concatenate([alone.state, alone.branches])
             yield float(not np.array_equal(given, plan.alone(index).state))
 
 
-def each_alone(ladder: Ladder) -> Iterator[float]:
+def each_alone(baseline: Baseline) -> Iterator[float]:
     """Each question as a text of its own in a round of its own."""
-    engine = ladder.engine
-    for request, plan in zip(ladder.requests, ladder.plans, strict=True):
+    engine = baseline.engine
+    for request, plan in zip(baseline.requests, baseline.plans, strict=True):
         (logits,) = engine.logits([plan])
         yield from (one.largest_difference for one in compare(engine, request, plan, logits))
 
 
-def each_round(ladder: Ladder) -> Iterator[float]:
+def each_round(baseline: Baseline) -> Iterator[float]:
     """Each request in a round of its own."""
-    logits = [ladder.engine.logits([plan])[0] for plan in ladder.plans]
-    return ladder.compared(list(map(engine_answers(ladder.engine), ladder.requests, logits)))
+    logits = [baseline.engine.logits([plan])[0] for plan in baseline.plans]
+    return baseline.compared(list(map(engine_answers(baseline.engine), baseline.requests, logits)))
 
 
-def backwards(ladder: Ladder) -> Iterator[float]:
+def backwards(baseline: Baseline) -> Iterator[float]:
     """Requests, and the questions of each, in reverse."""
-    requests = [Request(one.state, dict([*one.questions.items()][::-1])) for one in ladder.requests]
-    logits = ladder.engine.logits([ladder.engine.plan(request) for request in reversed(requests)])[::-1]
-    return ladder.compared(list(map(engine_answers(ladder.engine), requests, logits)))
+    requests = [Request(one.state, dict([*one.questions.items()][::-1])) for one in baseline.requests]
+    logits = baseline.engine.logits([baseline.engine.plan(request) for request in reversed(requests)])[::-1]
+    return baseline.compared(list(map(engine_answers(baseline.engine), requests, logits)))
 
 
-def padded(ladder: Ladder) -> Iterator[float]:
+def padded(baseline: Baseline) -> Iterator[float]:
     """Each request in the largest capacity, most of which is padding."""
-    executables, found = ladder.engine.executables, []
-    with precision(ladder.engine.dtype):
-        for plan in ladder.plans:
-            largest = executables.ladder.largest
-            stream = lay_out([plan])
-            smallest = executables.capacity_for(plan)
-            capacity = largest if largest.tokens >= smallest.tokens else smallest
-            found.append(np.asarray(executables.dispatch(stream, capacity))[: plan.read_branches.size])
-    return ladder.compared(list(map(engine_answers(ladder.engine), ladder.requests, found)))
+    executables, found = baseline.engine.executables, []
+    with precision(baseline.engine.dtype):
+        for plan in baseline.plans:
+            found += executables.logits_in(executables.ladder.largest_for(Demand.of(plan)), [plan])
+    return baseline.compared(list(map(engine_answers(baseline.engine), baseline.requests, found)))
 
 
-def resumed(ladder: Ladder) -> Iterator[float]:
+def resumed(baseline: Baseline) -> Iterator[float]:
     """Each request a second time, from a checkpoint of its own state."""
-    engine, longest = ladder.engine, max(plan.tokens for plan in ladder.plans)
+    engine, longest = baseline.engine, max(plan.tokens for plan in baseline.plans)
     one_of_each = engine.program.family.abstract_pool(engine.program.architecture, pages=1, slots=1, dtype=engine.dtype)
     config = dataclasses.replace(
         engine.config,
@@ -149,14 +145,14 @@ def resumed(ladder: Ladder) -> Iterator[float]:
     found = []
     with precision(engine.dtype):
         executables = Executables.of(program, engine.executables.params, config)
-        for plan in ladder.plans:
+        for plan in baseline.plans:
             plan = dataclasses.replace(plan, salt="")
             executables.logits([plan])
             again = executables.start([plan])
             found += again()
             if plan.state.size > 1 and not again.resumed[0]:
                 raise AssertionError("a state that had just been kept was not resumed")
-    return ladder.compared(list(map(engine_answers(engine), ladder.requests, found)))
+    return baseline.compared(list(map(engine_answers(engine), baseline.requests, found)))
 
 
 def _enough(page_bytes: int, slot_bytes: int, *, tokens: int) -> int:
@@ -165,7 +161,7 @@ def _enough(page_bytes: int, slot_bytes: int, *, tokens: int) -> int:
     return 2 * -(-pages // PAGES_PER_SLOT) * (slot_bytes + PAGES_PER_SLOT * page_bytes)
 
 
-RUNGS: dict[str, tuple[str, Callable[[Ladder], Iterator[float]]]] = {
+CHANGES: dict[str, tuple[str, Callable[[Baseline], Iterator[float]]]] = {
     "tokens": ("each question planned by itself has the same tokens", other_tokens),
     "forks": ("each question as a text of its own, in a round of its own", each_alone),
     "company": ("each request in a round of its own", each_round),

@@ -1,5 +1,6 @@
 """`flide-jax verify --ladder`: the same answers whatever stands around a question, up to the server."""
 
+import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,8 +11,8 @@ from flide_jax.cli.console import open_console
 from flide_jax.cli.model import find_directory, load_engine
 from flide_jax.cli.rows import Group, Planned, plan_group
 from flide_jax.cli.terminal import note
-from flide_jax.drawing.comparison import draw_ladder
-from flide_jax.ladder import Ladder, Probabilities, Rung, answers_of
+from flide_jax.drawing.comparison import draw_changes
+from flide_jax.invariances import Baseline, Change, Probabilities, answers_of
 from flide_jax.serving.protocol import read_response
 from flide_jax.verification import TOLERANCES
 
@@ -27,8 +28,8 @@ _SERVERS = {0: "in one process", 1: "one front-end process", 2: "two front-end p
 _SECONDS = 600.0
 
 
-def climb(arguments: Namespace, groups: Iterable[Group]) -> int:
-    """Tries every rung with all rows. Returns 1 past the tolerance of the dtype, else 2 if a row could not be read."""
+def verify_invariances(arguments: Namespace, groups: Iterable[Group]) -> int:
+    """Tries every change with all rows. Returns 1 past the tolerance of the dtype, else 2 if a row cannot be read."""
     engine = load_engine(arguments)
     planned: list[Planned] = []
     status = 0
@@ -38,32 +39,39 @@ def climb(arguments: Namespace, groups: Iterable[Group]) -> int:
         status = status if len(readable) == len(group) else 2
     if not planned:
         return 2
-    ladder = Ladder.of(engine, [request for _, request, _ in planned])
-    rungs = []
-    for rung in _all_rungs(ladder, [row.text for row, *_ in planned], arguments):
-        note(f"{rung.name}: {rung.largest:.3g}")
-        rungs.append(rung)
+    baseline = Baseline.of(engine, [request for _, request, _ in planned])
+    changes = []
+    for change in _all_changes(baseline, [row.text for row, *_ in planned], arguments):
+        note(f"{change.name}: {change.largest:.3g}")
+        changes.append(change)
     tolerance = TOLERANCES[engine.dtype.name]
-    open_console().print(draw_ladder(rungs, dtype=engine.dtype.name, tolerance=tolerance))
-    return 1 if max(rung.largest for rung in rungs) > tolerance else status
+    open_console().print(draw_changes(changes, dtype=engine.dtype.name, tolerance=tolerance))
+    return 1 if max(change.largest for change in changes) > tolerance else status
 
 
-def _all_rungs(ladder: Ladder, bodies: Sequence[bytes], arguments: Namespace) -> Iterator[Rung]:
-    yield from ladder.climb()
+def _all_changes(baseline: Baseline, bodies: Sequence[bytes], arguments: Namespace) -> Iterator[Change]:
+    yield from baseline.changes()
     directory = find_directory(arguments, weights=True)
     for processes, says in _SERVERS.items():
-        with serving(ladder.engine, directory, processes=processes) as url:
-            found = list(ladder.compared(_served(ladder, bodies, url)))
-        yield Rung(f"server, {processes}", f"over HTTP, {says}", max(found), len(found))
+        with serving(baseline.engine, directory, processes=processes) as url:
+            found = list(baseline.compared(_served(baseline, bodies, url)))
+        yield Change(f"server, {processes}", f"over HTTP, {says}", max(found), len(found))
 
 
-def _served(ladder: Ladder, bodies: Sequence[bytes], url: str) -> list[Probabilities]:
+def _served(baseline: Baseline, bodies: Sequence[bytes], url: str) -> list[Probabilities]:
     headers = {"content-type": "application/json", "x-request-timeout-ms": f"{1e3 * _SECONDS:.0f}"}
     found = []
     with httpx.Client(base_url=url, headers=headers, timeout=_SECONDS) as client:
-        for request, body in zip(ladder.requests, bodies, strict=True):
-            response = client.post("/v1/systemone", content=body)
+        for request, body in zip(baseline.requests, bodies, strict=True):
+            response = client.post("/v1/systemone", content=_of_any_model(body))
             if response.status_code != 200:
                 raise CommandError(f"the server of this model says {response.status_code}: {response.text}")
             found.append(answers_of(dict(read_response(request, response.json()))))
     return found
+
+
+def _of_any_model(body: bytes) -> bytes:
+    """A request without the model that it names: it is asked of this one, as everywhere on the command line."""
+    fields = json.loads(body)
+    fields.pop("model", None)
+    return json.dumps(fields).encode()
