@@ -74,6 +74,7 @@ OPERANDS = {
     "segmented_gdn": "ccccc..",
     "gated_norm": "cr..",
     "rms_norm": "r.",
+    "rotary_norm": "r.rr",
 }
 OUTPUTS = {
     "matmul": "r",
@@ -82,6 +83,7 @@ OUTPUTS = {
     "segmented_gdn": "c",
     "gated_norm": "r",
     "rms_norm": "r",
+    "rotary_norm": "r",
 }
 
 

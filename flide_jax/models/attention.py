@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int32
 
 from flide_jax.layout.growth import GrowthMetadata
 from flide_jax.layout.ranges import in_chunk_rows
-from flide_jax.models.layers import RotaryConfig, RotaryTable, rms_norm, rotate
+from flide_jax.models.layers import RotaryConfig, RotaryTable
 from flide_jax.models.params import Param
 from flide_jax.models.pool import KeyPages
-from pallas_kernels import KeySpans, Segments, fork_attention, matmul
+from pallas_kernels import KeySpans, Segments, fork_attention, matmul, rotary_norm
 from pallas_kernels.dispatch import Implementation
 
 
@@ -66,21 +66,26 @@ def gated_attention(
     multiply = functools.partial(matmul, batch_invariant=chunks is not None, implementation=implementation)
     query_rows = rows if chunks is None else None
     if query_rows is None:
-        projected = checkpoint_name(multiply(hidden, params.in_proj), "in_proj")
-        query, gate, key, value = jnp.split(
-            projected, [heads * head_dim, 2 * heads * head_dim, (2 * heads + key_heads) * head_dim], axis=1
-        )
-        query_rotary = rotary
+        of_queries = of_keys = checkpoint_name(multiply(hidden, params.in_proj), "in_proj")
+        key_begin, query_rotary = 2 * heads * head_dim, rotary
     else:
-        of_rows, of_all = params.in_proj[: 2 * heads * head_dim], params.in_proj[2 * heads * head_dim :]
-        query, gate = jnp.split(multiply(hidden[query_rows], of_rows), 2, axis=1)
-        key, value = jnp.split(multiply(hidden, of_all), 2, axis=1)
-        query_rotary, spans = rotary.of_rows(query_rows), spans.of_rows(query_rows)
+        query_columns = 2 * heads * head_dim
+        of_queries = multiply(hidden[query_rows], params.in_proj[:query_columns])
+        of_keys = multiply(hidden, params.in_proj[query_columns:])
+        key_begin, query_rotary, spans = 0, rotary.of_rows(query_rows), spans.of_rows(query_rows)
 
-    query = query.reshape(-1, heads, head_dim)
-    key, value = (x.reshape(-1, key_heads, head_dim) for x in (key, value))
-    query = rotate(rms_norm(query, params.query_norm, epsilon=epsilon), query_rotary).astype(hidden.dtype)
-    key = rotate(rms_norm(key, params.key_norm, epsilon=epsilon), rotary).astype(hidden.dtype)
+    normed = functools.partial(rotary_norm, epsilon=epsilon, implementation=implementation)
+    (query,) = normed(of_queries, params.query_norm, query_rotary.cos, query_rotary.sin, heads=heads, begin=0)
+    key, value = normed(
+        of_keys,
+        params.key_norm,
+        rotary.cos,
+        rotary.sin,
+        heads=key_heads,
+        begin=key_begin,
+        value_begin=key_begin + key_heads * head_dim,
+    )
+    gate = of_queries[:, heads * head_dim : 2 * heads * head_dim]
     query, key = checkpoint_name(query, "query"), checkpoint_name(key, "key")
     cached = None
     if pages is not None and growth is not None:
@@ -88,7 +93,9 @@ def gated_attention(
         pages = pages.keep(key, value, growth)
         cached = pages.cached(growth)
         cached = cached if rows is None else cached.of_rows(rows)
-    attend = functools.partial(fork_attention, cached=cached, scale=head_dim**-0.5, implementation=implementation)
+    attend = functools.partial(
+        fork_attention, cached=cached, scale=head_dim**-0.5, finite=True, implementation=implementation
+    )
     with jax.named_scope("fork_attention"):
         if chunks is None:
             mixed = attend(query, key, value, spans)

@@ -78,11 +78,3 @@ def rotary_table(positions: Int32[Array, "3 N"], config: RotaryConfig, dtype: jn
     frequencies = jnp.asarray(config.theta, dtype) ** exponents
     angles = positions.astype(dtype)[jnp.array(config.axes)].T * frequencies[None]
     return RotaryTable(cos=jnp.cos(angles), sin=jnp.sin(angles))
-
-
-def rotate(x: Float[Array, "N heads D"], table: RotaryTable) -> Float[Array, "N heads D"]:
-    """Turn the first dims of every head by its row's angles; the others pass through."""
-    half = table.cos.shape[1]
-    cos, sin = table.cos[:, None], table.sin[:, None]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)

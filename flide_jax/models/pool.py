@@ -34,10 +34,7 @@ class KeyPages:
         )
 
     def keep(self, key: Float[Array, "T KV D"], value: Float[Array, "T KV D"], growth: GrowthMetadata) -> "KeyPages":
-        """With the rows of a round that are kept."""
-        finite = jnp.isfinite(value)
-        key = jnp.where(jnp.all(finite, axis=-1, keepdims=True), key, jnp.nan)
-        value = jnp.where(finite, value, 0)
+        """With the rows of a round that are kept; their values are finite, as `rotary_norm` leaves them."""
         place = jnp.asarray(growth.kept_page), jnp.asarray(growth.kept_row)
 
         def written(pages: Array, rows: Array) -> Array:

@@ -29,6 +29,7 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    finite: bool = False,
     batch_invariant: bool = False,
     implementation: Implementation = None,
 ) -> Float[Array, "N H D"]:
@@ -54,6 +55,7 @@ def fork_attention(
         spans: two spans of the stream's rows for each query row.
         cached: keys and values of former rounds, and the span of them that each query row sees as well.
         scale: factor of the scores.
+        finite: all values are finite, and where one was not its key is NaN: as `rotary_norm` leaves them.
         batch_invariant: the bits of a row depend on the keys and values that it sees, on their order and on its place
             in its piece (its state's rows, or its own branch's), and neither on where these stand nor on what stands
             beside them. For rows of the stream in which every piece begins at a multiple of CHUNK_ROWS and no
@@ -80,7 +82,7 @@ def fork_attention(
         _check_cached(cached, query, key)
     if batch_invariant:
         _check_batch_invariant(query, key, cached)
-    options = {"cached": cached, "scale": scale, "batch_invariant": batch_invariant}
+    options = {"cached": cached, "scale": scale, "finite": finite, "batch_invariant": batch_invariant}
     return dispatch.run("fork_attention", IMPLEMENTATIONS, implementation, query, key, value, spans, **options)
 
 

@@ -25,7 +25,7 @@ USUAL_CACHED_ROWS = 16_384  # what a tile is taken to meet of a page table that 
 
 
 @functools.partial(
-    jax.jit, static_argnames=("scale", "batch_invariant", "splits", "interpret")
+    jax.jit, static_argnames=("scale", "finite", "batch_invariant", "splits", "interpret")
 )  # lowered once for all layers
 def fork_attention(
     query: Float[Array, "N H D"],
@@ -35,6 +35,7 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    finite: bool = False,
     batch_invariant: bool = False,
     splits: int | None = None,
     interpret: bool = False,
@@ -73,7 +74,8 @@ def fork_attention(
             )
         splits = 1
 
-    key, value = without_broken_values(key, value)
+    if not finite:
+        key, value = without_broken_values(key, value)
     keys = max(block, -(-key.shape[0] // STRIP) * STRIP)
     key, value, query = _padded(key, keys), _padded(value, keys), _padded(query, -(-rows // tile_rows) * tile_rows)
     if splits is None:

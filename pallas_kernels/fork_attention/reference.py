@@ -17,6 +17,7 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    finite: bool = False,
     batch_invariant: bool = False,
 ) -> Float[Array, "N H D"]:
     """See `api.fork_attention`. Builds the [H, N, T] scores, cached keys being more rows of T.

@@ -54,6 +54,7 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    finite: bool = False,
     batch_invariant: bool = False,
     splits: int | None = None,
 ) -> Float[Array, "N H D"]:
@@ -87,7 +88,8 @@ def fork_attention(
         splits = max(1, min(MOST_SPLITS, MULTIPROCESSORS // (tiles * head_tiles), most))
 
     runs = tile_runs(spans, cached, rows=tile_rows, block=tile.block)
-    key, value = without_broken_values(key, value)
+    if not finite:
+        key, value = without_broken_values(key, value)
     out, log_sums = triton.call(
         attend,
         *jax.tree.leaves(runs),

@@ -26,6 +26,7 @@ def fork_attention(
     *,
     cached: CachedKeys | None = None,
     scale: float,
+    finite: bool = False,
     batch_invariant: bool = False,
 ) -> Float[Array, "N H D"]:
     """See `api.fork_attention`. No [T, T] array is built: one block of rows after another meets all keys.
@@ -51,9 +52,9 @@ def fork_attention(
 
     k = key.astype(dtype)
     v = value.astype(dtype)
-    finite = jnp.isfinite(v)
-    finite_v = jnp.where(finite, v, 0)
-    broken = ~jnp.all(finite, axis=-1)
+    whole = jnp.isfinite(v)
+    finite_v = jnp.where(whole, v, 0)
+    broken = ~jnp.all(whole, axis=-1)
 
     @jax.checkpoint  # the backward pass recomputes a block's scores instead of keeping all of them
     def attend(block: tuple[Array, KeySpans, _Ends | None]) -> Array:

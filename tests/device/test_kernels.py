@@ -11,6 +11,7 @@ from pallas_kernels.fork_attention import cases as attention
 from pallas_kernels.fork_attention.api import fork_attention
 from pallas_kernels.gated_norm import cases as norm
 from pallas_kernels.rms_norm import cases as row_norm
+from pallas_kernels.rotary_norm import cases as rotary
 from pallas_kernels.segmented_conv import cases as conv
 from pallas_kernels.segmented_gdn import cases as gdn
 from pallas_kernels.trees import Request
@@ -124,3 +125,16 @@ def test_rms_norm(name):
     assert_close(found, expected, OPERATOR["bfloat16"])
     last = jax.jit(call)(x[-4:], weight)
     np.testing.assert_array_equal(np.asarray(last, np.float32), np.asarray(found[-4:], np.float32))
+
+
+@pytest.mark.parametrize("name", {**rotary.AWKWARD, **rotary.CASES})
+def test_rotary_norm(name):
+    case = {**rotary.AWKWARD, **rotary.CASES}[name]
+    projected, *rest = case.operands(jax.random.key(6))
+    if case.keys:
+        projected = projected.at[3, case.chosen["value_begin"] + 5].set(jnp.nan)
+    found = ten_times(rotary.caller(case, "pallas"), projected, *rest)
+    expected = jax.jit(rotary.caller(case, "xla"))(projected.astype(jnp.float32), *rest)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(jnp.isnan(one), jnp.isnan(other))
+        assert_close(jnp.nan_to_num(one), jnp.nan_to_num(other), OPERATOR["bfloat16"])

@@ -37,6 +37,7 @@ from pallas_kernels import (
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 from pallas_kernels.matmul import cases as products
 from pallas_kernels.rms_norm import cases as row_norms
+from pallas_kernels.rotary_norm import cases as rotary_norms
 from pallas_kernels.segmented_conv import cases as convolutions
 from pallas_kernels.segmented_gdn import cases as recurrences
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
@@ -186,6 +187,12 @@ def row_norm(name: str) -> Program:
     return Program(row_norms.caller(case, "pallas"), operands)
 
 
+def rotary(name: str) -> Program:
+    case = rotary_norms.CASES[name]
+    operands = jax.eval_shape(case.operands, jax.random.key(0))
+    return Program(rotary_norms.caller(case, "pallas"), operands)
+
+
 def product(name: str) -> Program:
     case = products.CASES[name]
     operands = jax.eval_shape(case.operands, jax.random.key(0))
@@ -230,6 +237,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         growing_convolution(),
         norm(SIZES["4B"].gated_delta_net),
         row_norm("4B 2688"),
+        rotary("4B queries 2688"),
+        rotary("4B keys 2688"),
     ),
     "segmented_gdn": lambda: recurrence(SIZES["4B"].gated_delta_net),
     "segmented_gdn, pool": lambda: growing_recurrence(donated=True),

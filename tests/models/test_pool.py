@@ -1,11 +1,10 @@
-"""What layers keep of a round: the rows they are told to, in the places they are told, and finite values."""
+"""What layers keep of a round: the rows they are told to, in the places they are told."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from flide_jax.layout.growth import NOT_KEPT, GrowthMetadata
 from flide_jax.models.pool import KeyPages, StateSlots, bytes_of
@@ -44,15 +43,6 @@ def test_keys_and_values_go_to_their_rows():
         for row, place in ((0, (2, 63)), (2, (0, 0)), (3, (0, 5))):
             expected[place] = given[row]
         np.testing.assert_array_equal(after, expected)
-
-
-@pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_a_value_that_is_not_finite_moves_to_its_key(broken):
-    growth = dataclasses.replace(NOTHING, kept_page=np.zeros(5, np.int32), kept_row=np.arange(5, dtype=np.int32))
-    value = rows(1).at[2, 1, 3].set(broken)
-    found = KeyPages.keep(pages(), rows(0), value, growth)
-    assert np.isfinite(found.value).all() and (np.asarray(found.value)[0, 2, 1, 3] == 0)
-    assert np.argwhere(~np.isfinite(np.asarray(found.key)[0, :5]).all(axis=-1)).tolist() == [[2, 1]]
 
 
 def test_windows_come_from_the_stream_and_from_other_windows():
