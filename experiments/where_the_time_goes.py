@@ -21,6 +21,7 @@ import numpy as np
 from experiments import latency, records
 from experiments.arguments import need_gpu, positive
 from experiments.model_sizes import SIZES
+from experiments.random_requests import random_plan
 from flide_jax.engine.config import EngineConfig
 from flide_jax.layout import Demand, lay_out
 from pallas_kernels.bench import trace_launches
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     need_gpu(parser)
     size = SIZES[options.size]
     run = latency.executables(options.size, EngineConfig(implementation=options.implementation))
-    plan = latency.random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
+    plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
     stream, capacity = lay_out([plan]), run.ladder.smallest_for(Demand.of(plan))
     for _ in range(3):
         jax.block_until_ready(run.dispatch(stream, capacity))
