@@ -18,7 +18,6 @@ Run as `python -m experiments.ablation`; `--size 0.8B --workload race-all` on an
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.arguments import positive
+from experiments.arguments import implementation, positive
 from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.random_requests import random_plan
@@ -126,7 +125,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--repeats", type=positive, default=3 if on_cpu else 20, help="lone requests")
     parser.add_argument("--queued", type=positive, default=3 if on_cpu else 64)
     parser.add_argument("--budget", type=float, default=5.0, help="seconds for each measurement, about")
-    parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
+    parser.add_argument("--implementation", type=implementation, help='by op, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "ablation.jsonl")
     options = parser.parse_args(arguments)
     request = SMALL if options.size == DEMO else WORKLOADS[options.workload][0]

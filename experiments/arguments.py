@@ -1,7 +1,9 @@
 """What experiments share of their command lines."""
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 
 def positive(text: str) -> int:
@@ -16,6 +18,18 @@ def existing_path(text: str) -> Path:
     if not Path(text).exists():
         raise argparse.ArgumentTypeError(f"{text}: no such file or directory")
     return Path(text)
+
+
+def implementation(text: str) -> Any:
+    """Of the ops, as EngineConfig takes it. argparse says in one line what it is not."""
+    from pallas_kernels import dispatch  # as below
+
+    try:
+        found = json.loads(text)
+        dispatch.check(found)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a name, or names by op, in JSON: {error}") from None
+    return found
 
 
 def need_gpu(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,6 @@ Records go to `results/growing_state.jsonl`.
 import argparse
 import dataclasses
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.arguments import positive
+from experiments.arguments import implementation, positive
 from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.random_requests import PROFILES, random_plan, read_profile
@@ -242,7 +241,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         "--replay", type=positive, nargs="?", const=19, default=0, metavar="AGENTS", help="19 by default"
     )
     parser.add_argument("--checkpoint-gb", type=float, default=0.5 if on_cpu else 8.0)
-    parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
+    parser.add_argument("--implementation", type=implementation, help='by op, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "growing_state.jsonl")
     options = parser.parse_args(arguments)
     found = []

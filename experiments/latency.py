@@ -15,7 +15,6 @@ Run as `python -m experiments.latency`: on one accelerator, or on a CPU to see t
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.arguments import positive
+from experiments.arguments import implementation, positive
 from experiments.measured_model import DEMO, LABELS, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.random_requests import PROFILES, random_plan, read_profile
@@ -132,7 +131,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument(
         "--queued", type=positive, nargs="*", default=[4] if on_cpu else [8, 64], help="requests that wait together"
     )
-    parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
+    parser.add_argument("--implementation", type=implementation, help='by op, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "latency.jsonl")
     options = parser.parse_args(arguments)
     sizes = options.size or ([DEMO] if on_cpu else ["0.8B", "4B"])

@@ -10,7 +10,6 @@ no launches. Records go to `results/where_the_time_goes.jsonl`.
 
 import argparse
 import collections
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import jax
 import numpy as np
 
 from experiments import latency, records
-from experiments.arguments import need_gpu, positive
+from experiments.arguments import implementation, need_gpu, positive
 from experiments.model_sizes import SIZES
 from experiments.random_requests import random_plan
 from flide_jax.engine.config import EngineConfig
@@ -35,7 +34,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", choices=[*SIZES], default="4B")
     parser.add_argument("--workload", choices=[*WORKLOADS], default="quality-all")
-    parser.add_argument("--implementation", type=json.loads, help="as in experiments.latency")
+    parser.add_argument("--implementation", type=implementation, help="as in experiments.latency")
     parser.add_argument("--most", type=positive, default=40, help="names printed")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "where_the_time_goes.jsonl")
     options = parser.parse_args(arguments)
