@@ -74,6 +74,7 @@ OPERANDS = {
     "segmented_conv": "rrr...",
     "segmented_gdn": "ccccc..",
     "gated_norm": "cr..",
+    "rms_norm": "r.",
 }
 OUTPUTS = {
     "matmul": "r",
@@ -81,6 +82,7 @@ OUTPUTS = {
     "segmented_conv": "c",
     "segmented_gdn": "c",
     "gated_norm": "r",
+    "rms_norm": "r",
 }
 
 

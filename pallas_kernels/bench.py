@@ -12,7 +12,7 @@ import importlib
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,24 @@ LAYERS = 8  # calls of an executable
 
 
 class Launches(collections.Counter[str]):
-    """Microseconds on the device by the name of a kernel, and how many launches they were."""
+    """Microseconds on the device by the name of a kernel.
 
-    def __init__(self) -> None:
+    Attributes:
+        counts: how many launches of each there were.
+        in_order: the name and microseconds of each launch, in the order in which they began.
+    """
+
+    def __init__(self, in_order: Iterable[tuple[str, float]]) -> None:
         super().__init__()
-        self.counts = collections.Counter[str]()
+        self.in_order = list(in_order)
+        self.counts = collections.Counter(name for name, _ in self.in_order)
+        for name, us in self.in_order:
+            self[name] += us  # type: ignore[assignment]  # counters count fractions as well
 
 
 def trace_launches(work: Callable[[], Any]) -> Launches:
     """What a GPU runs while `work` is done. Raises RuntimeError: the trace holds no launches of a GPU."""
-    found = Launches()
+    found = []
     with tempfile.TemporaryDirectory() as directory:
         with jax.profiler.trace(directory):
             jax.block_until_ready(work())
@@ -45,12 +53,10 @@ def trace_launches(work: Callable[[], Any]) -> Launches:
                 if plane.name.startswith("/device:GPU"):
                     for line in plane.lines:
                         if line.name.startswith("Stream"):
-                            for event in line.events:
-                                found[event.name] += event.duration_ns / 1e3
-                                found.counts[event.name] += 1
+                            found += [(event.start_ns, event.name, event.duration_ns / 1e3) for event in line.events]
     if not found:
         raise RuntimeError("the trace holds no launches: benchmarks need a GPU")
-    return found
+    return Launches((name, us) for _, name, us in sorted(found))
 
 
 def measure(case: Any, call: Callable[..., Any], *, repeats: int = 5) -> dict[str, Any]:

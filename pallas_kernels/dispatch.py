@@ -13,7 +13,7 @@ import jax
 # Best first. Never the reference: it is written to be read, and would hide a missing kernel behind a slow answer.
 PREFERENCE = ("pallas", "triton", "xla")
 NAMES = (*PREFERENCE, "reference")
-OPS = ("fork_attention", "segmented_conv", "segmented_gdn", "gated_norm", "matmul")
+OPS = ("fork_attention", "segmented_conv", "segmented_gdn", "gated_norm", "rms_norm", "matmul")
 
 # One name for every op, or a name for some of them by op; None, or an op that is not named: the best that can run.
 type Implementation = str | Mapping[str, str] | None

@@ -8,19 +8,21 @@ import subprocess
 import warnings
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
-
-from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
 
 MULTIPROCESSORS = 132  # of an H200
 # Blocks of bfloat16 in shared memory as the copy engine writes and the matrix unit reads them.
 SWIZZLED: Any = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
 HEAD_DIM = 128  # of the recurrence's heads
-# A chunk of one head in registers: 16 lanes hold a row's 128 channels, 8 each, for loads and stores of 16 bytes; a row
-# is summed within a warp.
+# Rows that are in registers at a time. A chunk at once took 190 registers a thread, so that two blocks filled a
+# multiprocessor.
+PIECE_ROWS = 32
+# So many rows of one head in registers: 16 lanes hold a row's 128 channels, 8 each, for loads and stores of 16 bytes; a
+# row is summed within a warp.
 HEAD_ROWS = plgpu.Layout.TILED(
-    plgpu.Tiling(((CHUNK_ROWS, HEAD_DIM), (16, HEAD_DIM), (2, HEAD_DIM), (8,))),
+    plgpu.Tiling(((PIECE_ROWS, HEAD_DIM), (PIECE_ROWS // 4, HEAD_DIM), (2, HEAD_DIM), (8,))),
     warp_dims=(-7,),
     lane_dims=(-3, -2),
     vector_dim=-1,
@@ -43,8 +45,14 @@ def check_assembler() -> None:
 
 
 def repeated(x: Array, *, along: int) -> Array:
-    """One value a row (`along` 0) or a channel (1) as a whole block in HEAD_ROWS."""
-    return plgpu.layout_cast(lax.broadcast_in_dim(x, (CHUNK_ROWS, HEAD_DIM), [along]), HEAD_ROWS)
+    """One value a row (`along` 0) or a channel (1) as a whole piece in HEAD_ROWS."""
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, (PIECE_ROWS, HEAD_DIM), [along]), HEAD_ROWS)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)); the root takes fewer instructions than the division."""
+    root = lax.rsqrt(1.0 + jnp.exp(-x))
+    return root * root
 
 
 def interpreted(interpret: bool) -> contextlib.AbstractContextManager[Any]:

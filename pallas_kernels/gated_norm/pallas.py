@@ -1,7 +1,7 @@
 """The gated norm for Hopper in Pallas Mosaic GPU: one pass over memory from chunk rows to rows of the stream.
 
-A work item is one head of one chunk. The rows of a short chunk go out in pieces of 32, 16, .. rows: what follows them
-in the stream belongs to others.
+A work item is one head of half a chunk. Where a chunk ends in it, its rows go out in copies of 16, 8, .. rows: what
+follows them in the stream belongs to others.
 """
 
 import functools
@@ -14,10 +14,19 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int32
 
-from pallas_kernels.mosaic import HEAD_DIM, HEAD_ROWS, MULTIPROCESSORS, interpreted, repeated
+from pallas_kernels.mosaic import (
+    HEAD_DIM,
+    HEAD_ROWS,
+    MULTIPROCESSORS,
+    PIECE_ROWS,
+    interpreted,
+    repeated,
+    sigmoid,
+)
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
-PROGRAMS = 2 * MULTIPROCESSORS  # what shared memory and registers allow
+PROGRAMS = 4 * MULTIPROCESSORS  # what the registers allow
+PIECES = CHUNK_ROWS // PIECE_ROWS  # of a chunk
 STAGES = 2  # work items in flight
 
 
@@ -59,41 +68,46 @@ def _kernel(rows: int, heads: int, gate_head: int, epsilon: float) -> Any:
         out_smem: Any, gate_smem: Any, result_smem: Any, full: Any,
     ) -> None:  # fmt: skip
         program = lax.axis_index("program")
-        items = used[0] * heads
+        items = used[0] * PIECES * heads
 
         def columns(head: Array) -> Any:
             return pl.ds(pl.multiple_of(head * HEAD_DIM, HEAD_DIM), HEAD_DIM)
 
         def place(index: Array) -> tuple[Array, Array, Array]:
-            """Chunk, head and slot of the program's item `index`."""
+            """Piece, head and slot of the program's item `index`."""
             item = program + index * PROGRAMS
             return lax.div(item, jnp.int32(heads)), lax.rem(item, jnp.int32(heads)), lax.rem(index, jnp.int32(STAGES))
 
+        def stream_rows(piece: Array) -> tuple[Array, Array]:
+            """Begin and length of a piece in the stream; a length of 0 or less where its chunk ends before."""
+            chunk, first = lax.div(piece, jnp.int32(PIECES)), lax.rem(piece, jnp.int32(PIECES)) * PIECE_ROWS
+            return table[chunk, 0] + first, jnp.minimum(table[chunk, 1] - first, PIECE_ROWS)
+
         def fetch(index: Array) -> None:
-            chunk, head, slot = place(index)
+            piece, head, slot = place(index)
 
             @pl.when(program + index * PROGRAMS < items)
             def _copy() -> None:
-                in_chunk = pl.ds(pl.multiple_of(chunk * CHUNK_ROWS, CHUNK_ROWS), CHUNK_ROWS)
-                in_stream = pl.ds(table[chunk, 0], CHUNK_ROWS)
-                plgpu.copy_gmem_to_smem(out.at[in_chunk, head], out_smem.at[slot], full.at[slot])
+                in_chunks = pl.ds(pl.multiple_of(piece * PIECE_ROWS, PIECE_ROWS), PIECE_ROWS)
+                in_stream = pl.ds(stream_rows(piece)[0], PIECE_ROWS)
+                plgpu.copy_gmem_to_smem(out.at[in_chunks, head], out_smem.at[slot], full.at[slot])
                 gates = projected.at[in_stream, columns(gate_head + head)]
                 plgpu.copy_gmem_to_smem(gates, gate_smem.at[slot], full.at[slot])
 
         def norm(index: Array, carry: Any) -> None:
-            chunk, head, slot = place(index)
+            piece, head, slot = place(index)
             plgpu.barrier_wait(full.at[slot])
             block = plgpu.load(out_smem.at[slot], layout=HEAD_ROWS).astype(jnp.float32)
             gate = plgpu.load(gate_smem.at[slot], layout=HEAD_ROWS).astype(jnp.float32)
             scale = plgpu.load(weight, layout=HEAD_ROWS.reduce(0), optimized=False)
             mean = jnp.sum(block * block, axis=1) / HEAD_DIM
             normed = block * repeated(lax.rsqrt(mean + epsilon), along=0) * repeated(scale, along=1)
-            gated = normed * gate / (1.0 + jnp.exp(-gate))
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-            result_smem[...] = gated.astype(jnp.bfloat16)
+            result_smem[...] = (normed * gate * sigmoid(gate)).astype(jnp.bfloat16)
             plgpu.commit_smem()  # written, and the operands read, by all warps
             fetch(index + STAGES)
-            _store(result_smem, result, table[chunk, 0], table[chunk, 1], columns(head))
+            begin, length = stream_rows(piece)
+            _store(result_smem, result, begin, length, columns(head))
 
         for index in range(STAGES):
             fetch(jnp.int32(index))
@@ -108,9 +122,9 @@ def _kernel(rows: int, heads: int, gate_head: int, epsilon: float) -> Any:
         grid_names=("program",),
         compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane),
         scratch_types=[
-            plgpu.SMEM((STAGES, CHUNK_ROWS, HEAD_DIM), jnp.bfloat16),
-            plgpu.SMEM((STAGES, CHUNK_ROWS, HEAD_DIM), jnp.bfloat16),
-            plgpu.SMEM((CHUNK_ROWS, HEAD_DIM), jnp.bfloat16),
+            plgpu.SMEM((STAGES, PIECE_ROWS, HEAD_DIM), jnp.bfloat16),
+            plgpu.SMEM((STAGES, PIECE_ROWS, HEAD_DIM), jnp.bfloat16),
+            plgpu.SMEM((PIECE_ROWS, HEAD_DIM), jnp.bfloat16),
             plgpu.Barrier(num_arrivals=2, num_barriers=STAGES),
         ],
     )
@@ -118,7 +132,7 @@ def _kernel(rows: int, heads: int, gate_head: int, epsilon: float) -> Any:
 
 def _store(source: Any, target: Any, begin: Array, length: Array, columns: Any) -> None:
     """The first `length` rows of a block to rows `begin` on: one copy for each bit of the length."""
-    size = CHUNK_ROWS
+    length, size = jnp.maximum(length, 0), PIECE_ROWS
     while size:
         offset = length // (2 * size) * (2 * size)  # rows in copies that are longer than this one
 

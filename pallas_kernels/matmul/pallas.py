@@ -20,7 +20,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
 from pallas_kernels.matmul.pallas_plan import ALIGNMENT, BLOCK, LEAST_COLUMNS, UNIT, Plan, Shape, Tile, suitable_tile
-from pallas_kernels.mosaic import SWIZZLED, interpreted
+from pallas_kernels.mosaic import SWIZZLED, interpreted, sigmoid
 
 
 @functools.partial(
@@ -123,7 +123,7 @@ def _kernel(plan: Plan) -> Callable[..., Array]:
                     part = sums[:, begin : begin + plan.piece]
                     if shape.swiglu:
                         begin += plan.width // 2
-                        part = part / (1.0 + jnp.exp(-part)) * sums[:, begin : begin + plan.piece]
+                        part = part * sigmoid(part) * sums[:, begin : begin + plan.piece]
                     number = across * plan.pieces + piece
                     if residuals:
                         # For the part of a warpgroup beside, too: its slot is given back below, and may not be before

@@ -15,13 +15,22 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int32
 
-from pallas_kernels.mosaic import HEAD_DIM, HEAD_ROWS, MULTIPROCESSORS, interpreted, repeated
+from pallas_kernels.mosaic import (
+    HEAD_DIM,
+    HEAD_ROWS,
+    MULTIPROCESSORS,
+    PIECE_ROWS,
+    interpreted,
+    repeated,
+    sigmoid,
+)
 from pallas_kernels.segmented_conv.gates import gates
 from pallas_kernels.segmented_conv.metadata import L2_NORM_EPSILON, ConvOutput, ConvWeights
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 
-PROGRAMS = 2 * MULTIPROCESSORS  # what the registers allow
+PROGRAMS = 4 * MULTIPROCESSORS  # what the registers allow
 STAGES = 2  # work items in flight
+ONE_ROW = plgpu.Layout.WG_STRIDED((HEAD_DIM,), 1)
 LEAD = 8  # rows of shared memory before those of the chunk; the predecessors are the last of them
 
 
@@ -111,41 +120,55 @@ def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
             chunk, head = lax.div(item, jnp.int32(heads)), lax.rem(item, jnp.int32(heads))
             columns = pl.ds(pl.multiple_of(head * HEAD_DIM, HEAD_DIM), HEAD_DIM)
             plgpu.barrier_wait(full.at[slot])
-            row = plgpu.broadcasted_iota(jnp.int32, (CHUNK_ROWS, HEAD_DIM), 0, layout=HEAD_ROWS)
+
             # Predecessors that are missing are the oldest ones.
-            missing = sum((table[chunk, 2 + number] < 0).astype(jnp.int32) for number in range(earlier))
-            summed = plgpu.layout_cast(jnp.zeros((CHUNK_ROWS, HEAD_DIM), jnp.float32), HEAD_ROWS)
-            for tap in range(earlier + 1):
-                shifted = plgpu.load(rows.at[slot, pl.ds(LEAD - earlier + tap, CHUNK_ROWS)], layout=HEAD_ROWS)
-                weight = plgpu.load(taps.at[tap, columns], layout=HEAD_ROWS.reduce(0), optimized=False)
-                shifted = shifted.astype(jnp.float32)
-                if tap < earlier:
-                    shifted = jnp.where(row + tap >= missing, shifted, 0.0)
-                summed += shifted * repeated(weight, along=1)
+            @pl.when(table[chunk, 2] < 0)
+            def _zero() -> None:
+                for number in range(earlier):
+
+                    @pl.when(table[chunk, 2 + number] < 0)
+                    def _zero_row(number: int = number) -> None:
+                        zeros = jnp.zeros((HEAD_DIM,), jnp.bfloat16)
+                        rows[slot, LEAD - earlier + number] = plgpu.layout_cast(zeros, ONE_ROW)
+
+                plgpu.commit_smem()
+
+            def convolve_piece(number: Array, carry: Any) -> None:
+                first = pl.multiple_of(number * PIECE_ROWS, PIECE_ROWS)
+                summed = plgpu.layout_cast(jnp.zeros((PIECE_ROWS, HEAD_DIM), jnp.float32), HEAD_ROWS)
+                for tap in range(earlier + 1):
+                    shifted = plgpu.load(
+                        rows.at[slot, pl.ds(first + LEAD - earlier + tap, PIECE_ROWS)], layout=HEAD_ROWS
+                    )
+                    weight = plgpu.load(taps.at[tap, columns], layout=HEAD_ROWS.reduce(0), optimized=False)
+                    summed += shifted.astype(jnp.float32) * repeated(weight, along=1)
+                activated = summed * sigmoid(summed)
+                # Padding rows hold rows of other segments.
+                row = first + plgpu.broadcasted_iota(jnp.int32, (PIECE_ROWS, HEAD_DIM), 0, layout=HEAD_ROWS)
+                activated = jnp.where(row < table[chunk, 1], activated, 0.0)
+                out_rows = pl.ds(pl.multiple_of(chunk * CHUNK_ROWS, CHUNK_ROWS) + first, PIECE_ROWS)
+
+                @pl.when(head >= 2 * key_heads)
+                def _store_value() -> None:
+                    value.at[out_rows, head - 2 * key_heads][...] = activated.astype(jnp.bfloat16)
+
+                @pl.when(head < 2 * key_heads)
+                def _store_normed() -> None:
+                    square = jnp.sum(activated * activated, axis=1)
+                    inverse = lax.rsqrt(square + L2_NORM_EPSILON)
+                    normed = activated * repeated(inverse, along=0)
+
+                    @pl.when(head < key_heads)
+                    def _store_query() -> None:
+                        query.at[out_rows, head][...] = normed.astype(jnp.bfloat16)
+
+                    @pl.when(head >= key_heads)
+                    def _store_key() -> None:
+                        key.at[out_rows, head - key_heads][...] = normed.astype(jnp.bfloat16)
+
+            lax.fori_loop(0, CHUNK_ROWS // PIECE_ROWS, convolve_piece, None)
             plgpu.commit_smem()  # all warps have read before the copy engine writes here again
             fetch(index + STAGES)
-            activated = summed / (1.0 + jnp.exp(-summed))
-            # Padding rows hold rows of other segments.
-            activated = jnp.where(row < table[chunk, 1], activated, 0.0)
-            out_rows = pl.ds(pl.multiple_of(chunk * CHUNK_ROWS, CHUNK_ROWS), CHUNK_ROWS)
-
-            @pl.when(head >= 2 * key_heads)
-            def _store_value() -> None:
-                value.at[out_rows, head - 2 * key_heads][...] = activated.astype(jnp.bfloat16)
-
-            @pl.when(head < 2 * key_heads)
-            def _store_normed() -> None:
-                square = jnp.sum(activated * activated, axis=1)
-                inverse = lax.rsqrt(square + L2_NORM_EPSILON)
-                normed = activated * repeated(inverse, along=0)
-
-                @pl.when(head < key_heads)
-                def _store_query() -> None:
-                    query.at[out_rows, head][...] = normed.astype(jnp.bfloat16)
-
-                @pl.when(head >= key_heads)
-                def _store_key() -> None:
-                    key.at[out_rows, head - key_heads][...] = normed.astype(jnp.bfloat16)
 
         for index in range(STAGES):
             fetch(jnp.int32(index))

@@ -10,6 +10,7 @@ from pallas_kernels.dispatch import device_kind, is_hopper
 from pallas_kernels.fork_attention import cases as attention
 from pallas_kernels.fork_attention.api import fork_attention
 from pallas_kernels.gated_norm import cases as norm
+from pallas_kernels.rms_norm import cases as row_norm
 from pallas_kernels.segmented_conv import cases as conv
 from pallas_kernels.segmented_gdn import cases as gdn
 from pallas_kernels.trees import Request
@@ -111,3 +112,15 @@ def test_gated_norm(name):
     found = ten_times(norm.caller(case, "pallas"), out, projected, weight, defined=lambda result: result[used])
     expected = jax.jit(norm.caller(case, "xla"))(out.astype(jnp.float32), projected.astype(jnp.float32), weight)
     assert_close(found, expected[used], OPERATOR["bfloat16"])
+
+
+@pytest.mark.parametrize("name", {**row_norm.AWKWARD, **row_norm.CASES})
+def test_rms_norm(name):
+    case = {**row_norm.AWKWARD, **row_norm.CASES}[name]
+    x, weight = case.operands(jax.random.key(5))
+    call = row_norm.caller(case, "pallas")
+    found = ten_times(call, x, weight)
+    expected = jax.jit(row_norm.caller(case, "xla"))(x.astype(jnp.float32), weight)
+    assert_close(found, expected, OPERATOR["bfloat16"])
+    last = jax.jit(call)(x[-4:], weight)
+    np.testing.assert_array_equal(np.asarray(last, np.float32), np.asarray(found[-4:], np.float32))

@@ -36,6 +36,7 @@ from pallas_kernels import (
 )
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 from pallas_kernels.matmul import cases as products
+from pallas_kernels.rms_norm import cases as row_norms
 from pallas_kernels.segmented_conv import cases as convolutions
 from pallas_kernels.segmented_gdn import cases as recurrences
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
@@ -179,6 +180,12 @@ def norm(config: GatedDeltaNetConfig) -> Program:
     return Program(function, (buffer(ROUND), out, projected, small(config.value_dim)))
 
 
+def row_norm(name: str) -> Program:
+    case = row_norms.CASES[name]
+    operands = jax.eval_shape(case.operands, jax.random.key(0))
+    return Program(row_norms.caller(case, "pallas"), operands)
+
+
 def product(name: str) -> Program:
     case = products.CASES[name]
     operands = jax.eval_shape(case.operands, jax.random.key(0))
@@ -218,8 +225,11 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "fork_attention 16/4 x 256": lambda: attention(16, 4, 256),
     "fork_attention": lambda: together(*(attention(16, 4, size) for size in (64, 128, 256)), attention(24, 4, 256)),
     "fork_attention resumed": lambda: together(resumed_attention(128, rows=2_688), resumed_attention(256, rows=704)),
-    "segmented_conv, gated_norm": lambda: together(
-        convolution(SIZES["4B"].gated_delta_net), growing_convolution(), norm(SIZES["4B"].gated_delta_net)
+    "segmented_conv, norms": lambda: together(
+        convolution(SIZES["4B"].gated_delta_net),
+        growing_convolution(),
+        norm(SIZES["4B"].gated_delta_net),
+        row_norm("4B 2688"),
     ),
     "segmented_gdn": lambda: recurrence(SIZES["4B"].gated_delta_net),
     "segmented_gdn, pool": lambda: growing_recurrence(donated=True),

@@ -1,5 +1,6 @@
 """The forward pass: one stream of states and branches in, label logits of the read rows out."""
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -14,11 +15,12 @@ from flide_jax.layout.metadata import RoundMetadata
 from flide_jax.models import params as param
 from flide_jax.models.attention import AttentionParams, gated_attention
 from flide_jax.models.gated_delta_net import GatedDeltaNetParams, gated_delta_net
-from flide_jax.models.layers import FeedForwardParams, RotaryTable, feed_forward, rms_norm, rotary_table
+from flide_jax.models.layers import FeedForwardParams, RotaryTable, feed_forward, rotary_table
 from flide_jax.models.params import Param, ParamSpec
 from flide_jax.models.pool import KeyPages, LayerPool, Pool, StateSlots
 from flide_jax.models.qwen3_5.config import LayerKind, Qwen35Config
 from flide_jax.models.readout import label_logits
+from pallas_kernels import rms_norm
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 from pallas_kernels.precision import accumulation_dtype
@@ -311,7 +313,8 @@ def _decoder_layer(
     And what the layer keeps, in a growing round.
     """
     epsilon = config.norm_epsilon
-    normed = checkpoint_name(rms_norm(hidden, params.mixer_norm, epsilon=epsilon).astype(hidden.dtype), "mixer_norm")
+    norm = functools.partial(rms_norm, epsilon=epsilon, batch_invariant=batch_invariant, implementation=implementation)
+    normed = checkpoint_name(norm(hidden, params.mixer_norm), "mixer_norm")
     residual = hidden if rows is None else hidden[rows]
     kept: LayerPool | None
     if isinstance(params.mixer, AttentionParams):
@@ -346,8 +349,7 @@ def _decoder_layer(
             batch_invariant=batch_invariant,
             implementation=implementation,
         )
-    normed = rms_norm(hidden, params.feed_forward_norm, epsilon=epsilon).astype(hidden.dtype)
-    normed = checkpoint_name(normed, "feed_forward_norm")
+    normed = checkpoint_name(norm(hidden, params.feed_forward_norm), "feed_forward_norm")
     with jax.named_scope("feed_forward"):
         hidden = feed_forward(
             params.feed_forward, normed, hidden, batch_invariant=batch_invariant, implementation=implementation

@@ -1,0 +1,137 @@
+"""One layer of each kind out of a trace: its launches in order, the op that each belongs to, and the op's floor.
+
+A layer's launches follow one another, and every Gated DeltaNet layer has one convolution. So what lies between the
+convolutions of two such neighbours is one layer, from there round to there, and what lies between two with a layer of
+attention in between is one of each. What an executable does once for all of its layers (the structure of the round)
+stands in the first of them; so the layer with the fewest launches is taken.
+"""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+
+from flide_jax.models.qwen3_5 import Qwen35Config
+from flide_jax.models.qwen3_5.config import LayerKind
+from pallas_kernels.bench import BYTES_PER_SECOND, OPERATIONS_PER_SECOND
+from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
+from pallas_kernels.trees import Request
+
+CONVOLUTION = "segmented_conv"
+_PRODUCT = re.compile(r"matmul|nvjet|gemm|cutlass|cublas")
+# The products of a layer, in their order; a row is normed before the first and the third.
+_PRODUCTS = ("in_proj", "out_proj", "gate_up", "down")
+_NORM_BEFORE = ("in_proj", "gate_up")
+# What is named in a trace as it is here.
+_KERNELS = {
+    CONVOLUTION: "convolution",
+    "segmented_gdn": "recurrence",
+    "gated_norm": "gated norm",
+    "fork_attention": "attention",
+}
+_REST = "between"
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """What a GPU ran, and for how many microseconds."""
+
+    name: str
+    us: float
+
+
+def one_layer_of_each(launches: Sequence[Launch], layers: Sequence[LayerKind]) -> dict[LayerKind, list[Launch]]:
+    """The launches of one layer of each kind, out of those of one pass in the order in which they ran.
+
+    Raises ValueError: there is not one convolution for each Gated DeltaNet layer, or no two of these are neighbours.
+    """
+    at = [number for number, launch in enumerate(launches) if launch.name.startswith(CONVOLUTION)]
+    recurrent = [number for number, kind in enumerate(layers) if kind is LayerKind.GATED_DELTA_NET]
+    if len(at) != len(recurrent):
+        raise ValueError(f"the trace has {len(at)} convolutions, the model {len(recurrent)} layers with one")
+    between: dict[int, list[Sequence[Launch]]] = {1: [], 2: []}  # by how many layers the second is further on
+    for (begin, end), (layer, other) in zip(itertools.pairwise(at), itertools.pairwise(recurrent), strict=True):
+        between.setdefault(other - layer, []).append(launches[begin:end])
+    if not between[1]:
+        raise ValueError("no two Gated DeltaNet layers are neighbours")
+    turned = min(between[1], key=len)
+    end = _last_product(turned)
+    found = {LayerKind.GATED_DELTA_NET: [*turned[end:], *turned[:end]]}
+    if between[2]:
+        with_attention = min(between[2], key=len)
+        found[LayerKind.ATTENTION] = list(with_attention[end : len(with_attention) - (len(turned) - end)])
+    return found
+
+
+def _last_product(turned: Sequence[Launch]) -> int:
+    """Where a layer ends that begins with its convolution: the product behind its last belongs to the next layer."""
+    products = [number for number, launch in enumerate(turned) if _PRODUCT.search(launch.name)]
+    return products[-2] + 1
+
+
+def ops_of(layer: Sequence[Launch]) -> list[str]:
+    """The op that each launch of a layer belongs to: "between" for what XLA does between the others."""
+    found = [next((op for name, op in _KERNELS.items() if launch.name.startswith(name)), _REST) for launch in layer]
+    products = [number for number, launch in enumerate(layer) if _PRODUCT.search(launch.name)]
+    if len(products) == len(_PRODUCTS):
+        for number, name in zip(products, _PRODUCTS, strict=True):
+            found[number] = name
+            if name in _NORM_BEFORE and number:
+                found[number - 1] = "norm"
+    return found
+
+
+def floors(kind: LayerKind, size: Qwen35Config, requests: Sequence[Request]) -> Mapping[str, float]:
+    """Microseconds that each op of a layer takes at least, for the tokens of some requests in bfloat16.
+
+    Arithmetic at 790 TFLOP/s, or what it reads and writes at 4.3 TB/s where that takes longer.
+    """
+    tokens = sum(request.state + sum(request.branches) for request in requests)
+    gdn, attention, width = size.gated_delta_net, size.attention, size.width
+
+    def floor(operations: float, numbers: float) -> float:
+        return 1e6 * max(operations / OPERATIONS_PER_SECOND, 2 * numbers / BYTES_PER_SECOND)
+
+    def product(columns: int, depth: int, *, swiglu: bool = False, residual: bool = False) -> float:
+        written = columns // 2 if swiglu else columns * (1 + residual)
+        return floor(2 * tokens * columns * depth, tokens * (depth + written) + columns * depth)
+
+    found = {
+        "norm": 2 * floor(0, 2 * tokens * width),
+        "gate_up": product(2 * size.feed_forward_width, width, swiglu=True),
+        "down": product(width, size.feed_forward_width, residual=True),
+    }
+    if kind is LayerKind.ATTENTION:
+        heads, keys = attention.query_heads * attention.head_dim, attention.key_heads * attention.head_dim
+        pairs = sum(
+            request.state**2 / 2 + sum(length * request.state + length**2 / 2 for length in request.branches)
+            for request in requests
+        )
+        return found | {
+            "in_proj": product(2 * heads + 2 * keys, width),
+            "attention": floor(4 * heads * pairs, tokens * (2 * heads + 2 * keys)),
+            "out_proj": product(width, heads, residual=True),
+        }
+    # Chunk-wise: three products with the state and four inside a chunk, for every row of every value head.
+    row = 2 * (3 * gdn.key_dim * gdn.value_dim + 4 * CHUNK_ROWS * gdn.value_dim)
+    return found | {
+        "in_proj": product(gdn.conv_channels + gdn.value_channels + 2 * gdn.value_heads, width),
+        "convolution": floor(0, 2 * tokens * gdn.conv_channels),
+        "recurrence": floor(row * tokens * gdn.value_heads, tokens * (gdn.conv_channels + gdn.value_channels)),
+        "gated norm": floor(0, 3 * tokens * gdn.value_channels),
+        "out_proj": product(width, gdn.value_channels, residual=True),
+    }
+
+
+def table(layer: Sequence[Launch], floors: Mapping[str, float]) -> list[str]:
+    """Lines: each launch with its op, and each op's time and floor where its last launch stands."""
+    ops = ops_of(layer)
+    last = {op: number for number, op in enumerate(ops)}
+    lines = [f"{'op':12} {'us':>8} {'of the op':>10} {'floor':>8}  launch"]
+    for number, (launch, op) in enumerate(zip(layer, ops, strict=True)):
+        whole = sum(other.us for other, its in zip(layer, ops, strict=True) if its == op)
+        least = f"{floors[op]:8.2f}" if op in floors else f"{'-':>8}"
+        shown = f"{whole:10.2f} {least}" if last[op] == number else " " * 19
+        lines.append(f"{op:12} {launch.us:8.2f} {shown}  {launch.name[:60]}")
+    total, least_of_all = sum(launch.us for launch in layer), sum(floors.values())
+    return [*lines, f"{'all':12} {'':8} {total:10.2f} {least_of_all:8.2f}  {len(layer)} launches"]

@@ -1,0 +1,81 @@
+"""The norm for Hopper in Pallas Mosaic GPU: a warp has one row in registers, and sums it in one order."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Array, Float
+
+from pallas_kernels.mosaic import interpreted
+
+ROWS = 4  # of a block, one for each warp
+PIECE = 256  # columns that a warp's 32 lanes hold, 8 each, for loads and stores of 16 bytes
+MOST_COLUMNS = 32 * PIECE  # what the registers hold
+LAYOUT = plgpu.Layout.TILED(
+    plgpu.Tiling(((ROWS, PIECE), (8,))),
+    warp_dims=(-3,),
+    lane_dims=(-2,),
+    vector_dim=-1,
+)
+
+
+@functools.partial(jax.jit, static_argnames=("epsilon", "batch_invariant", "interpret"))  # lowered once for all layers
+def rms_norm(
+    x: Float[Array, "N width"],
+    weight: Float[Array, " width"],
+    *,
+    epsilon: float,
+    batch_invariant: bool = False,
+    interpret: bool = False,
+) -> Float[Array, "N width"]:
+    """See `api.rms_norm`.
+
+    Raises:
+        NotImplementedError: not batch-invariant, where XLA's form is one launch, too; not bfloat16; rows that are no
+            multiple of 256 columns or have more than 8,192; fewer than four rows.
+    """
+    rows, width = x.shape
+    if not batch_invariant:
+        raise NotImplementedError("rms_norm by pallas is for what has to be batch-invariant")
+    if x.dtype != jnp.bfloat16:
+        raise NotImplementedError(f"rms_norm by pallas is for bfloat16, not {x.dtype}")
+    if rows < ROWS or width % PIECE or width > MOST_COLUMNS:
+        raise NotImplementedError(
+            f"rms_norm by pallas has {ROWS} rows or more of a multiple of {PIECE} columns, up to {MOST_COLUMNS}, "
+            f"not {rows} of {width}"
+        )
+    with interpreted(interpret):
+        return _kernel(rows, width, epsilon)(x, weight.astype(jnp.float32))
+
+
+def _kernel(rows: int, width: int, epsilon: float) -> Any:
+    def body(x: Any, weight: Any, result: Any) -> None:
+        # The last block begins earlier where rows are no multiple of four: some rows are written twice, and alike.
+        block = pl.ds(jnp.minimum(lax.axis_index("block") * ROWS, rows - ROWS), ROWS)
+        columns = [pl.ds(begin, PIECE) for begin in range(0, width, PIECE)]
+        pieces = [plgpu.load(x.at[block, some], layout=LAYOUT, optimized=False) for some in columns]
+        squares = plgpu.layout_cast(jnp.zeros((ROWS, PIECE), jnp.float32), LAYOUT)
+        for piece in pieces:
+            squares += piece.astype(jnp.float32) * piece.astype(jnp.float32)
+        inverse = _repeated(lax.rsqrt(jnp.sum(squares, axis=1) / width + epsilon), along=0)
+        for piece, some in zip(pieces, columns, strict=True):
+            scale = 1.0 + plgpu.load(weight.at[some], layout=LAYOUT.reduce(0), optimized=False)
+            normed = piece.astype(jnp.float32) * inverse * _repeated(scale, along=1)
+            result.at[block, some][...] = normed.astype(jnp.bfloat16)
+
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((rows, width), jnp.bfloat16),
+        grid=(-(-rows // ROWS),),
+        kernel_name="rms_norm",
+        grid_names=("block",),
+        compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane),
+    )
+
+
+def _repeated(x: Array, *, along: int) -> Array:
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, (ROWS, PIECE), [along]), LAYOUT)
