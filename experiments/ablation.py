@@ -18,7 +18,6 @@ Run as `python -m experiments.ablation`; `--size 0.8B --workload race-all` on an
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -29,10 +28,10 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.arguments import positive
-from experiments.latency import random_plan
-from experiments.measured_model import model, parameters
+from experiments.arguments import implementation, positive
+from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
+from experiments.random_requests import random_plan
 from flide_jax.engine import Ablation, EngineConfig, serialised
 from flide_jax.engine.ablation import Logits, logits_without_forks
 from flide_jax.engine.executables import Executables
@@ -120,16 +119,16 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Prints a table and appends one record."""
     on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", choices=["demo", *SIZES], default="demo" if on_cpu else "0.8B")
+    parser.add_argument("--size", choices=[DEMO, *SIZES], default=DEMO if on_cpu else "0.8B")
     parser.add_argument("--workload", choices=[*WORKLOADS], default="race-all", help="of a true size")
     parser.add_argument("--without", action="append", choices=[*WITHOUT], help="all by default")
     parser.add_argument("--repeats", type=positive, default=3 if on_cpu else 20, help="lone requests")
     parser.add_argument("--queued", type=positive, default=3 if on_cpu else 64)
     parser.add_argument("--budget", type=float, default=5.0, help="seconds for each measurement, about")
-    parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
+    parser.add_argument("--implementation", type=implementation, help='by op, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "ablation.jsonl")
     options = parser.parse_args(arguments)
-    request = SMALL if options.size == "demo" else WORKLOADS[options.workload][0]
+    request = SMALL if options.size == DEMO else WORKLOADS[options.workload][0]
     # Nothing is recorded on a CPU, so nothing is taken away.
     names = options.without or [name for name in WITHOUT if not (on_cpu and name == "command buffers")]
     made = model(options.size, EngineConfig(implementation=options.implementation))
@@ -152,7 +151,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         print(_line(name, rows[name]), flush=True)
     record = {
         "size": options.size,
-        "workload": "small" if options.size == "demo" else options.workload,
+        "workload": "small" if options.size == DEMO else options.workload,
         "dtype": made.dtype.name,
         "queued": options.queued,
         "without": rows,

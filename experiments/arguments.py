@@ -1,8 +1,9 @@
 """What experiments share of their command lines."""
 
 import argparse
-
-import jax
+import json
+from pathlib import Path
+from typing import Any
 
 
 def positive(text: str) -> int:
@@ -12,7 +13,28 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def existing_path(text: str) -> Path:
+    """A file or directory that is there. argparse says in one line that it is not."""
+    if not Path(text).exists():
+        raise argparse.ArgumentTypeError(f"{text}: no such file or directory")
+    return Path(text)
+
+
+def implementation(text: str) -> Any:
+    """Of the ops, as EngineConfig takes it. argparse says in one line what it is not."""
+    from pallas_kernels import dispatch  # as below
+
+    try:
+        found = json.loads(text)
+        dispatch.check(found)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a name, or names by op, in JSON: {error}") from None
+    return found
+
+
 def need_gpu(parser: argparse.ArgumentParser) -> None:
     """Ends with one line and status 2 where there is no GPU, whose launches are what is measured."""
+    import jax  # takes long, and programs that compute nothing go without it
+
     if jax.default_backend() != "gpu":
         parser.error(f"needs a GPU, whose launches it measures; the device here is {jax.default_backend()}")

@@ -27,7 +27,7 @@ import numpy as np
 
 from experiments import records
 from experiments.arguments import positive
-from experiments.latency import random_plan
+from experiments.random_requests import random_plan
 from flide_jax.layout import Capacity, MetadataLayout, RoundMetadata, lay_out
 from flide_jax.models import families
 from flide_jax.models.attention import AttentionConfig
@@ -38,6 +38,7 @@ from flide_jax.models.params import initialise, named_leaves
 from flide_jax.models.qwen3_5 import Qwen35Config
 from flide_jax.models.qwen3_5.config import LayerKind
 from flide_jax.prompts.plan import Plan
+from flide_jax.reference.layers import softmax
 from pallas_kernels import dispatch
 from pallas_kernels.trees import Request
 
@@ -254,7 +255,7 @@ def walk(family: Family, config: Any, *, trees: int, seed: int) -> dict[str, Any
                 row["step"] = max(row["step"], step(there, here, rows, own, chunks))
                 places = chunks if OUTPUTS[here.op] == "c" else (rows, own)
                 row["chain"] = max(row["chain"], difference(here, there, *places))
-            here, there = probabilities(alone.logits[0]), probabilities(forked.logits[number])
+            here, there = softmax(alone.logits[0]), softmax(forked.logits[number])
             conclusion = max(conclusion, float(np.abs(here - there).max()))
             questions += 1
     return {
@@ -264,12 +265,6 @@ def walk(family: Family, config: Any, *, trees: int, seed: int) -> dict[str, Any
         "ops": [{"layer": layer, "name": name} | row for (layer, name), row in ops.items()],
         "conclusion": conclusion,
     }
-
-
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Softmax over the labels."""
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
 
 
 def holds(record: dict[str, Any]) -> bool:

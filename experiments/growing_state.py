@@ -17,7 +17,6 @@ Records go to `results/growing_state.jsonl`.
 import argparse
 import dataclasses
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -28,10 +27,10 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.arguments import positive
-from experiments.latency import random_plan
-from experiments.measured_model import model, parameters
+from experiments.arguments import implementation, positive
+from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
+from experiments.random_requests import PROFILES, random_plan, read_profile
 from flide_jax.checkpoints import Placement
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
@@ -43,7 +42,7 @@ from flide_jax.prompts.plan import Plan
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 from pallas_kernels.trees import Request
 
-PROFILE = Path(__file__).parent / "profiles" / "sweagent_demos.json"
+PROFILE = PROFILES / "sweagent_demos.json"
 # The original engine (0.1.4) on one H200, bfloat16: ms of a step.
 ORIGINAL = {("0.8B", "history 4000"): 8.65, ("0.8B", "history 12000"): 10.2, ("0.8B", "recurring"): 11.3}
 # Coarser than an engine's own ladder: a replay needs fewer executables, and pads more.
@@ -227,7 +226,7 @@ def without(plan: Plan) -> Plan:
 
 def profile() -> list[list[Request]]:
     """The agents of the profile: their steps, each with its state's length. A shorter state is another agent's."""
-    rows = [Request(state, questions) for state, questions in json.loads(PROFILE.read_text("utf-8"))]
+    rows = read_profile(PROFILE)
     begins = [0, *(n for n, (one, next_) in enumerate(itertools.pairwise(rows), 1) if next_.state <= one.state)]
     return [rows[begin:end] for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True)]
 
@@ -236,24 +235,24 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Prints a table; appends one record for each size and case."""
     on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", action="append", choices=["demo", *SIZES], help="0.8B and 4B, or demo on a CPU")
+    parser.add_argument("--size", action="append", choices=[DEMO, *SIZES], help="0.8B and 4B, or demo on a CPU")
     parser.add_argument("--repeats", type=positive, default=3 if on_cpu else 12, help="steps that are measured")
     parser.add_argument(
         "--replay", type=positive, nargs="?", const=19, default=0, metavar="AGENTS", help="19 by default"
     )
     parser.add_argument("--checkpoint-gb", type=float, default=0.5 if on_cpu else 8.0)
-    parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
+    parser.add_argument("--implementation", type=implementation, help='by op, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "growing_state.jsonl")
     options = parser.parse_args(arguments)
     found = []
     print(f"{'':26}", *(f"{title:>9}" for title in ("step ms", "whole", "plain", "original", "computed")))
-    for size in options.size or (["demo"] if on_cpu else ["0.8B", "4B"]):
+    for size in options.size or ([DEMO] if on_cpu else ["0.8B", "4B"]):
         config = EngineConfig(
             implementation=options.implementation,
             capacities=REPLAY_RUNGS if options.replay else None,
             checkpoint_bytes=round(1e9 * options.checkpoint_gb),
         )
-        bench = Bench(size, config, SMALL if size == "demo" else FULL)
+        bench = Bench(size, config, SMALL if size == DEMO else FULL)
         if options.replay:
             rows = [bench.replay(profile()[: options.replay])]
         else:

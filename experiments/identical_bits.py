@@ -21,9 +21,9 @@ import numpy as np
 
 from experiments import latency, records
 from experiments.arguments import positive
-from experiments.latency import PROFILE_OF, PROFILES, read_profile
 from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
+from experiments.random_requests import PROFILE_OF, PROFILES, random_plan, read_profile
 from flide_jax.engine import EngineConfig, serialised
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.program import Program
@@ -42,7 +42,7 @@ def requests(workload: str, *, most: int | None, vocabulary: int, longest: int) 
     """Random tokens in the lengths of a profile's requests, as far as they are not longer than the largest capacity."""
     rng = np.random.default_rng(0)
     found = read_profile(PROFILES / f"{PROFILE_OF[workload]}.json")[:most]
-    plans = [latency.random_plan(request, rng, vocabulary=vocabulary) for request in found]
+    plans = [random_plan(request, rng, vocabulary=vocabulary) for request in found]
     return [plan for plan in plans if plan.tokens <= longest]
 
 

@@ -11,6 +11,7 @@ from experiments.demo_training.evaluation import GENERATED
 from experiments.demo_world import LONGEST, DemoWorld, Difficulty
 from flide_jax.engine import Engine
 from flide_jax.prompts.plan import Plan
+from flide_jax.reference.layers import softmax
 
 Probabilities = list[Float64[np.ndarray, " options"]]
 
@@ -31,11 +32,8 @@ class Asked:
 
     def probabilities(self, logits: Float[np.ndarray, "reads L"]) -> Probabilities:
         """Of every question's options, from its read's logits, in the order of the questions."""
-        found = []
-        for row, columns in zip(np.asarray(logits, np.float64), self.columns, strict=True):
-            weights = np.exp(row[columns] - row[columns].max())
-            found.append(weights / weights.sum())
-        return found
+        rows = zip(np.asarray(logits, np.float64), self.columns, strict=True)
+        return [softmax(row[columns]) for row, columns in rows]
 
 
 def asked(engine: Engine, requests: int) -> list[Asked]:

@@ -15,7 +15,6 @@ Run as `python -m experiments.latency`: on one accelerator, or on a CPU to see t
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -26,9 +25,10 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.arguments import positive
+from experiments.arguments import implementation, positive
 from experiments.measured_model import DEMO, LABELS, model, parameters
 from experiments.model_sizes import SIZES
+from experiments.random_requests import PROFILES, random_plan, read_profile
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
@@ -40,17 +40,6 @@ from flide_jax.models.qwen3_5.config import LayerKind
 from flide_jax.prompts.plan import Plan
 from pallas_kernels.bench import BYTES_PER_SECOND, OPERATIONS_PER_SECOND
 from pallas_kernels.trees import WORKLOADS, Request
-
-PROFILES = Path(__file__).parent / "profiles"
-# The profile of each workload's requests.
-PROFILE_OF = {
-    "race-one": "race",
-    "quality-one": "quality_leval_cut",
-    "decision-index": "di_like",
-    "race-all": "race_all",
-    "quality-all": "quality_tokenmatched",
-    "multirc": "multirc",
-}
 
 # The original engine (0.1.4) on one H200, bfloat16: ms of a lone request, requests a second of 64 queued.
 ORIGINAL = {
@@ -69,23 +58,6 @@ def executables(size: str, config: EngineConfig, queues: Sequence[Sequence[Plan]
     ordered = sorted(needed, key=lambda capacity: capacity.tokens)
     compiled = serialised.executables(made, ordered, processes=serialised.default_processes())
     return Executables.of(made, parameters(size, made), config, compiled=compiled)
-
-
-def read_profile(path: Path) -> list[Request]:
-    """The requests of a profile."""
-    return [Request(state, branches) for state, branches in json.loads(path.read_text("utf-8"))]
-
-
-def random_plan(request: Request, rng: np.random.Generator, *, vocabulary: int) -> Plan:
-    """Token ids below the vocabulary, each branch read at its last row."""
-    lengths = np.array(request.branches, np.int32)
-    return Plan(
-        state=rng.integers(0, vocabulary, request.state, np.int32),
-        branches=rng.integers(0, vocabulary, int(lengths.sum()), np.int32),
-        branch_lengths=lengths,
-        read_branches=np.arange(lengths.size, dtype=np.int32),
-        read_offsets=lengths - 1,
-    )
 
 
 def floor(size: Qwen35Config, requests: Sequence[Request]) -> float:
@@ -159,7 +131,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument(
         "--queued", type=positive, nargs="*", default=[4] if on_cpu else [8, 64], help="requests that wait together"
     )
-    parser.add_argument("--implementation", type=json.loads, help='as EngineConfig, in JSON: {"segmented_gdn": "xla"}')
+    parser.add_argument("--implementation", type=implementation, help='by op, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "latency.jsonl")
     options = parser.parse_args(arguments)
     sizes = options.size or ([DEMO] if on_cpu else ["0.8B", "4B"])

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import flide_jax
 from experiments import records
-from experiments.arguments import positive
+from experiments.arguments import existing_path, positive
 from experiments.demo_training import evaluation, model_card
 from experiments.demo_world import LONGEST, DemoWorld
 from flide_jax.engine import Engine
@@ -59,7 +59,9 @@ def main(arguments: list[str] | None = None) -> dict:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=positive, default=2000, help=f"up to {LONGEST} events; a quarter elsewhere")
-    parser.add_argument("--intents", type=Path, nargs="*", default=[], help="labelled messages (demo_world/intents.py)")
+    parser.add_argument(
+        "--intents", type=existing_path, nargs="*", default=[], help="labelled messages (demo_world/intents.py)"
+    )
     parser.add_argument("--results", type=Path, default=records.RESULTS / "measure_demo_model.jsonl")
     parser.add_argument("--card", type=Path, default=DEMO / "MODEL_CARD.md")
     return parser.parse_args(arguments)

@@ -27,9 +27,9 @@ import numpy as np
 
 from experiments import records
 from experiments.arguments import positive
-from experiments.latency import random_plan
-from experiments.measured_model import model, parameters
+from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
+from experiments.random_requests import random_plan
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.engine.memory import memory_use
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Prints a table; appends one record for each size."""
     on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", action="append", choices=["demo", *SIZES], help="0.8B and 4B, or demo on a CPU")
+    parser.add_argument("--size", action="append", choices=[DEMO, *SIZES], help="0.8B and 4B, or demo on a CPU")
     parser.add_argument(
         "--capacities", type=positive, nargs="+", default=[128, 512] if on_cpu else [640, 2_688, 16_384]
     )
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     print(
         f"{'GiB':8}{'tokens':>8}{'weights':>10}{'round':>10}{'account':>10}{'peak':>10}{'process':>10}{'original':>10}"
     )
-    for size in options.size or (["demo"] if on_cpu else ["0.8B", "4B"]):
+    for size in options.size or ([DEMO] if on_cpu else ["0.8B", "4B"]):
         record = records.append(options.results, measure(size, tuple(options.capacities)))
         for one, ran in zip(record["rounds"], record["measured"], strict=True):
             taken = sum(one[name] for name in ("metadata", "temporaries", "outputs"))

@@ -34,9 +34,9 @@ import numpy as np
 from experiments import records
 from experiments.arguments import positive
 from experiments.known_answers import Asked, Probabilities, accuracy, asked, choices, reordered, variations
-from experiments.latency import random_plan
 from experiments.measured_model import model, parameters
 from experiments.model_sizes import SIZES
+from experiments.random_requests import random_plan
 from flide_jax.engine import Engine, EngineConfig
 from flide_jax.engine.program import Program, compiler_options, precision
 from flide_jax.layout import Capacity, Demand, Ladder, MetadataLayout, RoundMetadata, lay_out

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiments import records
-from experiments.latency import PROFILES, random_plan, read_profile
+from experiments.random_requests import PROFILES, random_plan, read_profile
 from flide_jax.layout import Demand, Ladder, capacities_of_rounds
 from flide_jax.layout.capacity import RUNGS
 from pallas_kernels.trees import Request

@@ -29,10 +29,10 @@ import numpy as np
 from experiments import records
 from experiments.arguments import positive
 from experiments.known_answers import reordered
-from experiments.latency import random_plan
-from experiments.measured_model import model, parameters
+from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.multi_item_scoring import WAYS, Passes
+from experiments.random_requests import random_plan
 from flide_jax.checkpoints import Placement
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
@@ -85,7 +85,7 @@ class Bench:
         made = model(size, config)
         self.vocabulary: int = made.architecture.vocabulary
         params = parameters(size, made)
-        growing = dataclasses.replace(config, checkpoint_bytes=CHECKPOINT_BYTES[size == "demo"], placement=PLACEMENT)
+        growing = dataclasses.replace(config, checkpoint_bytes=CHECKPOINT_BYTES[size == DEMO], placement=PLACEMENT)
         self.program, self.growing = made, made.with_checkpoints(growing)
         self.run = Executables.of(made, params, config)
         self.keeping = Executables.of(self.growing, params, growing)
@@ -146,12 +146,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Prints a table and appends one record."""
     on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", choices=["demo", *SIZES], default="demo" if on_cpu else "0.8B")
+    parser.add_argument("--size", choices=[DEMO, *SIZES], default=DEMO if on_cpu else "0.8B")
     parser.add_argument("--way", action="append", choices=["forked", "texts", "kept state", "multi-item"])
     parser.add_argument("--repeats", type=positive, default=2 if on_cpu else 10)
     parser.add_argument("--results", type=Path, default=records.RESULTS / "questions_per_state.jsonl")
     options = parser.parse_args(arguments)
-    scale = SMALL if options.size == "demo" else FULL
+    scale = SMALL if options.size == DEMO else FULL
     bench = Bench(options.size, scale.config())
     rng = np.random.default_rng(0)
     requests = {count: Request(scale.state, count * [scale.question]) for count in scale.counts}

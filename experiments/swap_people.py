@@ -10,6 +10,7 @@ of different answers among the others, `accuracy_apart` that of right ones: a gu
 these figures by the most events of a story, is appended to `results/swap_people.jsonl`.
 """
 
+import argparse
 import itertools
 import re
 from collections.abc import Iterator
@@ -19,10 +20,12 @@ import numpy as np
 
 import flide_jax
 from experiments import records
+from experiments.arguments import positive
 from experiments.demo_training import evaluation
 from experiments.demo_world import LONGEST, DemoWorld, Difficulty, words
 from flide_jax.engine import Engine
 from flide_jax.request import Choice, Request
+from flide_jax.verification import probabilities
 
 DEMO = Path(flide_jax.__file__).parent / "demo"
 LENGTHS = (6, LONGEST)
@@ -52,25 +55,31 @@ def pairs(longest: int) -> Iterator[tuple[Request, tuple[int, int]]]:
             yield Request(example.request.state, asked), (first, second)
 
 
-def main(stories: int = 600, results: Path = records.RESULTS / "swap_people.jsonl") -> dict:
-    """Measures and appends the record; returns it."""
+def main(arguments: list[str] | None = None) -> dict:
+    """Measures, prints and appends the record; returns it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--stories", type=positive, default=600, help="of each length")
+    parser.add_argument("--results", type=Path, default=records.RESULTS / "swap_people.jsonl")
+    options = parser.parse_args(arguments)
     engine = Engine.demo(evaluation.ENGINE)
+    by_longest = {str(longest): measure(engine, options.stories, longest=longest) for longest in LENGTHS}
+    for longest, figures in by_longest.items():
+        print(f"up to {longest} events: {figures}", flush=True)
     record = {
-        "by_longest": {str(longest): measure(engine, stories, longest=longest) for longest in LENGTHS},
+        "by_longest": by_longest,
         "weights_sha256": records.digest(DEMO / "model.safetensors"),
         "dtype": str(engine.dtype),
     }
-    return records.append(results, record)
+    return records.append(options.results, record)
 
 
 def measure(engine: Engine, stories: int, *, longest: int) -> dict:
     """The figures of an engine on the first `stories` of `pairs`."""
     requests, golds = zip(*itertools.islice(pairs(longest), stories), strict=True)
     answers = engine.answer_all(requests)
-    found = np.array([[evaluation.probabilities(one).argmax() for one in answer.values()] for answer in answers])
+    found = np.array([[probabilities(one).argmax() for one in answer.values()] for answer in answers])
     distances = [
-        0.5 * np.abs(np.subtract(*(evaluation.probabilities(one) for one in answer.values()))).sum()
-        for answer in answers
+        0.5 * np.abs(np.subtract(*(probabilities(one) for one in answer.values()))).sum() for answer in answers
     ]
     gold = np.array(golds)
     apart, told_apart = gold[:, 0] != gold[:, 1], found[:, 0] != found[:, 1]
@@ -86,4 +95,4 @@ def measure(engine: Engine, stories: int, *, longest: int) -> dict:
 
 
 if __name__ == "__main__":
-    print(main())
+    main()

@@ -27,7 +27,7 @@ from transformers import Qwen3_5TextConfig
 
 import flide_jax
 from experiments import records, swap_people
-from experiments.arguments import positive
+from experiments.arguments import existing_path, positive
 from experiments.demo_training import evaluation, hugging_face
 from experiments.demo_training.feed import FeedSettings, batches
 from experiments.demo_training.step import LABELS, State, Trainer, Weights
@@ -217,7 +217,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=6.3, help="training ends this long after the start")
     parser.add_argument("--steps", type=positive, help="train this many steps instead: the same run on every machine")
-    parser.add_argument("--intents", type=Path, nargs="*", default=[], help="labelled messages (demo_world/intents.py)")
+    parser.add_argument(
+        "--intents", type=existing_path, nargs="*", default=[], help="labelled messages (demo_world/intents.py)"
+    )
     parser.add_argument(
         "--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="data processes, 0: none"
     )

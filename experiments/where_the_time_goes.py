@@ -12,7 +12,6 @@ no launches. Records go to `results/where_the_time_goes.jsonl`.
 
 import argparse
 import collections
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ import jax
 import numpy as np
 
 from experiments import latency, records
-from experiments.arguments import need_gpu, positive
+from experiments.arguments import implementation, need_gpu, positive
 from experiments.layer_launches import Launch, floors, one_layer_of_each, ops_of, table
 from experiments.model_sizes import SIZES
+from experiments.random_requests import random_plan
 from flide_jax.engine.config import EngineConfig
 from flide_jax.layout import Demand, lay_out
 from pallas_kernels.bench import trace_launches
@@ -37,14 +37,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", choices=[*SIZES], default="4B")
     parser.add_argument("--workload", choices=[*WORKLOADS], default="quality-all")
-    parser.add_argument("--implementation", type=json.loads, help="as in experiments.latency")
+    parser.add_argument("--implementation", type=implementation, help="as in experiments.latency")
     parser.add_argument("--most", type=positive, default=40, help="names printed")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "where_the_time_goes.jsonl")
     options = parser.parse_args(arguments)
     need_gpu(parser)
     size = SIZES[options.size]
     run = latency.executables(options.size, EngineConfig(implementation=options.implementation))
-    plan = latency.random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
+    plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
     stream, capacity = lay_out([plan]), run.ladder.smallest_for(Demand.of(plan))
     for _ in range(3):
         jax.block_until_ready(run.dispatch(stream, capacity))

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.demo_world import WHO, Asked, DemoWorld, Difficulty
 from flide_jax.engine import Engine, EngineConfig
-from flide_jax.request import Answer, ChoiceAnswer, YesNoAnswer
+from flide_jax.verification import probabilities
 
 GENERATED = ("story", "support", "command")  # parts of the world that need no files
 ENGINE = EngineConfig(capacities=(2048,))  # full rounds of one size: one compilation, little padding
@@ -48,15 +48,6 @@ def measure_labelled(engine: Engine, files: Sequence[Path], *, requests: int) ->
     """The report on labelled messages (`intents.read_labelled`): the tenth of the rows that training never saw."""
     world = DemoWorld(labelled=tuple(files), parts=("labelled",))
     return measure(engine, world, requests=requests, longest=0)
-
-
-def probabilities(answer: Answer) -> np.ndarray:
-    """The probability of each option (float64), in the order of `Asked.gold`."""
-    if isinstance(answer, YesNoAnswer):
-        return np.array([answer.probability, 1 - answer.probability])
-    if isinstance(answer, ChoiceAnswer):
-        return np.array(list(answer.probabilities.values()))
-    return np.array(answer.probabilities)
 
 
 def accuracy(judged: Sequence[Judged]) -> float:

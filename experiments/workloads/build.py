@@ -19,8 +19,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from experiments.arguments import existing_path
 from experiments.workloads import builders
 from experiments.workloads.builders import BUILDERS, Row
 from experiments.workloads.system_one import read_rows, system_one
@@ -68,11 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
     )
     parser.add_argument("workload", choices=[*BUILDERS, "profile"])
-    parser.add_argument("source", type=Path, help="the file or directory of the release")
+    parser.add_argument("source", type=existing_path, help="the file or directory of the release")
     parser.add_argument("--rows", type=int, help="draw so many; default: all")
     parser.add_argument("--questions", choices=[*QUESTIONS], default="all", help="of each state; each: in a row each")
     parser.add_argument("--tokens", type=int, help="cut states so that state and question have at most so many tokens")
-    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="a checkpoint directory")
+    parser.add_argument("--tokenizer", type=existing_path, metavar="DIR", help="a checkpoint directory")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     if options.tokenizer is None and (options.tokens is not None or options.workload == "profile"):

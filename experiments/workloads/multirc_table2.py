@@ -6,11 +6,12 @@ The workload is in the form of `system_one`; the directory holds a Qwen3.5 token
 template. Prints the three means over the states and exits 1 unless each agrees with the paper to the digit it gives.
 """
 
+import argparse
 import sys
-from pathlib import Path
 
 import numpy as np
 
+from experiments.arguments import existing_path
 from experiments.workloads.system_one import read_rows
 from flide_jax.prompts.format import PromptFormat
 from flide_jax.serving.protocol import read_request
@@ -18,10 +19,14 @@ from flide_jax.serving.protocol import read_request
 PAPER = {"state": 327.4, "stream": 2663.0, "as sequences": 17808.4}
 
 
-def main(workload: str, tokenizer: str) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Prints measured and published means; 0 if they agree, 1 if not."""
-    prompts = PromptFormat.load(tokenizer)
-    plans = [prompts.plan(read_request(row).request) for row in read_rows(Path(workload))]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("workload", type=existing_path, metavar="MULTIRC.jsonl[.xz]")
+    parser.add_argument("tokenizer", type=existing_path, metavar="TOKENIZER_DIRECTORY")
+    options = parser.parse_args(arguments)
+    prompts = PromptFormat.load(options.tokenizer)
+    plans = [prompts.plan(read_request(row).request) for row in read_rows(options.workload)]
     lengths = {
         "state": [plan.state.size for plan in plans],
         "stream": [plan.tokens for plan in plans],
@@ -36,6 +41,4 @@ def main(workload: str, tokenizer: str) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

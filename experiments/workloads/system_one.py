@@ -6,12 +6,14 @@ A workload is one JSON object a line: {"state": text, "questions": [{"type": "no
 "question": text, "options": [[name, description or null], ...]}, ...]}. Questions are named by their place.
 """
 
+import argparse
 import json
 import lzma
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from experiments.arguments import existing_path
 
 CRITERIA: dict[str, Callable[[Any], Any]] = {
     "noul": lambda options: None,
@@ -40,8 +42,13 @@ def _question(numbered: tuple[int, dict[str, Any]]) -> tuple[str, dict[str, Any]
     return str(number), {"type": question["type"], "instructions": question["question"], "criteria": criteria}
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    for request in read_rows(Path(sys.argv[1])):
+def main(arguments: list[str] | None = None) -> None:
+    """Prints the requests, one a line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("workload", type=existing_path, metavar="WORKLOAD.jsonl[.xz]")
+    for request in read_rows(parser.parse_args(arguments).workload):
         print(json.dumps(request, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

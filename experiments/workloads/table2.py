@@ -8,23 +8,24 @@ forks.
 Run as `python -m experiments.workloads.table2`; exits with 1 unless MultiRC agrees. `multirc_table2` counts the texts.
 """
 
-import json
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from experiments.random_requests import PROFILES, read_profile
 from experiments.workloads.multirc_table2 import PAPER
+from pallas_kernels.trees import Request
 
-PROFILES = Path(__file__).parents[1] / "profiles"
+WIDTHS = {"state": 10, "stream": 10, "as sequences": 11}  # of the printed columns
 
 
-def means(requests: list) -> dict[str, float]:
+def means(requests: Sequence[Request]) -> dict[str, float]:
     """Mean tokens of states, of forked streams, and of every question as a text of its own."""
-    states = np.array([state for state, _ in requests])
-    questions = np.array([len(branches) for _, branches in requests])
-    branches = np.array([sum(branches) for _, branches in requests])
+    states = np.array([request.state for request in requests])
+    questions = np.array([len(request.branches) for request in requests])
+    branches = np.array([sum(request.branches) for request in requests])
     return {
         "requests": len(requests),
         "questions": float(questions.mean()),
@@ -41,7 +42,7 @@ def agrees(found: dict[str, float]) -> bool:
 
 def main() -> dict[str, Any]:
     """Prints a table."""
-    found = {path.stem: means(json.loads(path.read_text("utf-8"))) for path in sorted(PROFILES.glob("*.json"))}
+    found = {path.stem: means(read_profile(path)) for path in sorted(PROFILES.glob("*.json"))}
     print(f"{'':24}{'requests':>9}{'questions':>10}{'state':>10}{'stream':>10}{'as texts':>11}{'saved':>7}")
     for name, row in found.items():
         saved = row["as sequences"] / row["stream"]
@@ -52,8 +53,6 @@ def main() -> dict[str, Any]:
     print(f"{'multirc in the paper':43}" + "".join(f"{PAPER[name]:{width}.1f}" for name, width in WIDTHS.items()))
     return found
 
-
-WIDTHS = {"state": 10, "stream": 10, "as sequences": 11}
 
 if __name__ == "__main__":
     sys.exit(0 if agrees(main()["multirc"]) else 1)

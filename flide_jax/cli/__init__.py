@@ -1,6 +1,6 @@
 """The command `flide-jax`: `arguments` (what may be said), `run` (one command, and how it may fail), then one module
-for each command: `ask`, `verify`, `inspect` (and `memory`), `warm`, `convert`, `serve`. `rows` reads requests,
-`terminal` and `console` are where commands write and draw.
+for each command: `ask` (and `ask_server`), `verify` (and `invariances`), `inspect` (and `pictures`, `memory`), `warm`,
+`convert`, `serve`. `rows` reads requests, `outcomes` prints answers, `terminal` and `console` are where commands write.
 """
 
 import os

@@ -1,23 +1,18 @@
 """`flide-jax ask --url`: requests to a server of System One, answers out. It loads no model."""
 
-import json
 import os
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import httpx
-from rich.text import Text
 
 from flide_jax.cli.arguments import CommandError
-from flide_jax.cli.console import open_console
+from flide_jax.cli.outcomes import Answered, Outcome, show
 from flide_jax.cli.rows import AnswerError, Failure, Group, Row, attempt
-from flide_jax.cli.terminal import report, write_lines
-from flide_jax.drawing.answers import draw_answers
 from flide_jax.request import Request, RequestError
 from flide_jax.serving.protocol import read_response
 
@@ -29,19 +24,8 @@ _TRIES, _LONGEST_PAUSE = 5, 60.0
 _COME_BACK = (429, 503)
 
 
-@dataclass(frozen=True)
-class Answered:
-    """A request and the response to it."""
-
-    request: Request
-    response: dict[str, Any]
-
-
-type Result = tuple[Row, Answered | Failure]
-
-
 def ask_server(arguments: Namespace, groups: Iterable[Group]) -> int:
-    """Answers every row, as `ask` does, and returns 2 if one of them has no answer."""
+    """Answers every row, as `ask` does, and returns 2 if one of them has no answer; see `show`."""
     key = os.environ.get(KEY)
     headers = {"content-type": "application/json", "x-request-timeout-ms": f"{1e3 * _SECONDS:.0f}"}
     headers |= {"authorization": f"Bearer {key}"} if key else {}
@@ -49,30 +33,21 @@ def ask_server(arguments: Namespace, groups: Iterable[Group]) -> int:
         client = httpx.Client(base_url=arguments.url, headers=headers, timeout=_SECONDS)
     except httpx.InvalidURL as error:
         raise CommandError(f"{arguments.url}: {error}") from None
-    status = 0
+    except UnicodeEncodeError:
+        raise CommandError(f"{KEY}: a key is ASCII") from None
     with client, ThreadPoolExecutor(_AT_A_TIME) as threads:
-        for group in groups:
-            outcomes = list(threads.map(partial(_answer, client, arguments.url), group))
-            if arguments.json:
-                write_lines(_json_lines(outcomes))
-            else:
-                _draw(outcomes)
-            for _, outcome in outcomes:
-                if isinstance(outcome, Failure):
-                    report(outcome.message)
-                    status = 2
-    return status
+        answered = (list(threads.map(partial(_answer, client, arguments.url), group)) for group in groups)
+        return show(answered, as_json=arguments.json)
 
 
-def _answer(client: httpx.Client, url: str, item: tuple[Row, Request | Failure]) -> Result:
+def _answer(client: httpx.Client, url: str, item: tuple[Row, Request | Failure]) -> Outcome:
     row, request = item
-    if isinstance(request, Failure):
-        return row, request
+    return row, request if isinstance(request, Failure) else attempt(row, partial(_answered, client, url, row, request))
 
-    def answered() -> Answered:
-        return Answered(request, _ask(client, url, row.text))
 
-    return row, attempt(row, answered)
+def _answered(client: httpx.Client, url: str, row: Row, request: Request) -> Answered:
+    response = _ask(client, url, row.text)
+    return Answered(read_response(request, response), response, str(response.get("model")))
 
 
 def _ask(client: httpx.Client, url: str, text: bytes) -> dict[str, Any]:
@@ -103,26 +78,3 @@ def _error(status: int, detail: Any) -> RequestError | AnswerError:
         case {"message": str(message)} | str(message):
             return AnswerError(f"the server says {status}: {message}")
     return AnswerError(f"the server says {status}")
-
-
-def _json_lines(outcomes: Iterable[Result]) -> Iterator[str]:
-    for row, outcome in outcomes:
-        if isinstance(outcome, Answered):
-            yield json.dumps(outcome.response, ensure_ascii=False, allow_nan=False)
-        elif row.line is not None:
-            yield outcome.to_json()
-
-
-def _draw(outcomes: list[Result]) -> None:
-    console = open_console()
-    for i, (row, outcome) in enumerate(outcomes):
-        if isinstance(outcome, Failure):
-            continue
-        answers = attempt(row, partial(read_response, outcome.request, outcome.response))
-        if isinstance(answers, Failure):
-            outcomes[i] = row, answers
-            continue
-        tokens = f"{answers.usage.input_tokens:,} tokens, {outcome.response.get('model')}"
-        console.print(Text(row.label, style="bold"), Text(tokens))
-        console.print(draw_answers(answers))
-        console.print()

@@ -45,20 +45,29 @@ def _run(arguments: Namespace) -> int:
     logging.getLogger("flide_jax").addHandler(_WARNINGS)
     check(arguments)
     command = _command_without_requests(arguments) or _command_of_requests(arguments)
+    try:
+        return command()
+    except (CommandError, OutputError, OSError):
+        raise
+    except Exception as error:
+        if (message := _refusal(error)) is None:
+            raise
+        return _fail(message)
+
+
+def _refusal(error: Exception) -> str | None:
+    """What the user is told of an error that is none of the program; None: it is a defect. Takes seconds to import."""
     import jax
 
     from flide_jax.checkpoints import BudgetError
     from flide_jax.engine.bundle import BundleError
     from flide_jax.models.checkpoint_files import CheckpointError
 
-    try:
-        return command()
-    except (BundleError, CheckpointError, FloatingPointError, NotImplementedError, BudgetError) as error:
-        return _fail(str(error))
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return _fail(f"the device has no room: {str(error).splitlines()[0]}")
+    if isinstance(error, (BudgetError, BundleError, CheckpointError, FloatingPointError, NotImplementedError)):
+        return str(error)
+    if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+        return f"the device has no room: {str(error).splitlines()[0]}"
+    return None
 
 
 # The commands take seconds to import, which a mistyped option or a broken file need not wait for.

@@ -23,6 +23,7 @@ from flide_jax.models.loading import load
 from flide_jax.models.params import named_leaves
 from flide_jax.models.qwen3_5 import Qwen35Config, abstract
 from flide_jax.request import YesNo
+from flide_jax.verification import probabilities
 
 RUN = dataclasses.replace(train_demo_model.TINY, tokens=192, branches=4, streams=3)
 
@@ -149,7 +150,7 @@ def test_probabilities_follow_the_order_of_the_gold_option(settings):
             logits[row, prompt_format.label_columns(one.question)[one.gold]] = np.log(3)
         answers = prompt_format.answers(example.request, logits)
         for name, one in example.asked.items():
-            found = evaluation.probabilities(answers[name])
+            found = probabilities(answers[name])
             expected = np.ones(found.size)
             expected[one.gold] = 3
             np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-6)
@@ -272,7 +273,7 @@ def test_swapped_people_are_asked_about_alike(tmp_path):
         (one, first), (other, second) = request.questions.items()
         assert first.options == second.options and first.instructions.replace(one, other) == second.instructions
         assert max(golds) < len(first.options)
-    record = swap_people.main(stories=3, results=tmp_path / "results.jsonl")
+    record = swap_people.main(["--stories", "3", "--results", str(tmp_path / "results.jsonl")])
     assert all(figures["stories"] == 3 for figures in record["by_longest"].values())
     assert records.newest(tmp_path / "results.jsonl") == record
 

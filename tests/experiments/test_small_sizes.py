@@ -119,6 +119,15 @@ def test_what_needs_a_gpu_says_so_at_once(name, tmp_path, capsys):
     assert last.endswith("error: needs a GPU, whose launches it measures; the device here is cpu")
 
 
+@pytest.mark.parametrize("given", ["xla", '"cuda"', '{"attention": "xla"}'])
+def test_an_implementation_that_is_none(given, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        latency.main(["--implementation", given])
+    assert stopped.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "argument --implementation: must be a name, or names by op, in JSON: " in last
+
+
 @pytest.mark.parametrize("count", ["0", "-1", "1.5", "many"])
 @pytest.mark.parametrize("option", ["fidelity --requests", "exactness --trees", "latency --queued"])
 def test_a_count_is_at_least_one(option, count, capsys):

@@ -1,5 +1,6 @@
 """Workloads from files in the form of their releases: what is asked, what is drawn, what is cut; and their tokens."""
 
+import importlib
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from experiments.workloads.system_one import system_one
 from flide_jax.engine.model_directory import demo_directory
 from flide_jax.prompts.format import PromptFormat
 from flide_jax.serving.protocol import read_request
+from pallas_kernels.trees import Request as Lengths
 
 
 def write(path, value):
@@ -142,5 +144,14 @@ def test_tokens_need_a_tokenizer(releases, capsys):
 
 def test_the_profile_of_multirc_has_the_tokens_of_the_paper(capsys):
     assert table2.agrees(table2.main()["multirc"])
-    assert not table2.agrees(table2.means([[327, [49]]]))
+    assert not table2.agrees(table2.means([Lengths(327, [49])]))
     assert "multirc in the paper" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("program", ["build race", "system_one", "multirc_table2"])
+def test_a_file_that_is_not_there_is_one_line(program, capsys):
+    name, *arguments = program.split()
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module(f"experiments.workloads.{name}").main([*arguments, "/nowhere", "/nowhere"][:2])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("/nowhere: no such file or directory")

@@ -124,7 +124,7 @@ def fails_with(capsys, *arguments: object) -> str:
     return err.removeprefix("flide-jax: error: ").strip()
 
 
-def test_says_what_cannot_be_done(capsys, tmp_path):
+def test_says_what_cannot_be_done(capsys, tmp_path, monkeypatch):
     file = tmp_path / "one.json"
     file.write_text(json.dumps(ASKED))
     assert fails_with(capsys, file, "--url", "127.0.0.1:8000").startswith("--url must begin with http://")
@@ -137,12 +137,18 @@ def test_says_what_cannot_be_done(capsys, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     assert fails_with(capsys, file, "--url", url) == f"{url}: [Errno 111] Connection refused"
+    monkeypatch.setenv("FLIDE_JAX_KEY", "schl\u00fcssel")
+    assert fails_with(capsys, file, "--url", url) == "FLIDE_JAX_KEY: a key is ASCII"
 
 
 def test_asking_a_server_imports_no_engine(tmp_path):
-    program = "import sys, flide_jax.cli.ask_server; print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "False\n", done.stderr
+    program = "import sys; from flide_jax.cli import main; print(main(), 'jax' in sys.modules)"
+    (tmp_path / "one.json").write_text(json.dumps(ASKED))
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    arguments = ["ask", str(tmp_path / "one.json"), "--url", url]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    assert done.stdout == "2 False\n", done.stderr
 
 
 REQUEST = Request("s", {"n": YesNo(), "c": Choice(None, {"a": None, "b": None}), "s": Score(None, ["low", "high"])})
