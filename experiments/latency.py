@@ -24,22 +24,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import records
+from experiments import floors, records
 from experiments.arguments import implementation, positive
-from experiments.measured_model import DEMO, LABELS, model, parameters
+from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.random_requests import PROFILES, random_plan, read_profile
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.layout import Demand, capacities_of_rounds, lay_out
-from flide_jax.models import families
-from flide_jax.models.params import total_bytes
-from flide_jax.models.qwen3_5 import Qwen35Config
-from flide_jax.models.qwen3_5.config import LayerKind
 from flide_jax.prompts.plan import Plan
-from pallas_kernels.bench import BYTES_PER_SECOND, OPERATIONS_PER_SECOND
-from pallas_kernels.trees import WORKLOADS, Request
+from pallas_kernels.trees import WORKLOADS
 
 # The original engine (0.1.4) on one H200, bfloat16: ms of a lone request, requests a second of 64 queued.
 ORIGINAL = {
@@ -58,25 +53,6 @@ def executables(size: str, config: EngineConfig, queues: Sequence[Sequence[Plan]
     ordered = sorted(needed, key=lambda capacity: capacity.tokens)
     compiled = serialised.executables(made, ordered, processes=serialised.default_processes())
     return Executables.of(made, parameters(size, made), config, compiled=compiled)
-
-
-def floor(size: Qwen35Config, requests: Sequence[Request]) -> float:
-    """Seconds that one pass over all of these requests takes at least."""
-    gdn, attention = size.gated_delta_net, size.attention
-    layers = {kind: size.layers.count(kind) for kind in LayerKind}
-    tokens = sum(request.state + sum(request.branches) for request in requests)
-    specs = families.QWEN3_5.abstract(size, labels=LABELS, dtype=np.dtype(jax.numpy.bfloat16))
-    weights = total_bytes(specs) - specs.embedding.bytes
-    pairs = sum(
-        request.state**2 / 2 + sum(length * request.state + length**2 / 2 for length in request.branches)
-        for request in requests
-    )
-    scores = layers[LayerKind.ATTENTION] * 4 * attention.query_heads * attention.head_dim * pairs
-    # Chunk-wise in chunks of 64: three products with the state, four inside a chunk.
-    chunk = 3 * 2 * gdn.key_dim * gdn.value_dim + 4 * 2 * 64 * gdn.value_dim
-    recurrence = layers[LayerKind.GATED_DELTA_NET] * gdn.value_heads * chunk * tokens
-    operations = weights * tokens + scores + recurrence  # two operations for each weight of two bytes
-    return max(operations / OPERATIONS_PER_SECOND, weights / BYTES_PER_SECOND)
 
 
 def measure(run: Executables, plans: Sequence[Plan]) -> dict[str, Any]:
@@ -160,7 +136,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             record = measure(run, lone) | {"size": name, "workload": case, "dtype": made.dtype.name}
             if name in SIZES:
                 used = [cases[case][i % len(cases[case])] for i in range(options.repeats)]
-                record["floor_ms"] = 1e3 * statistics.median(floor(SIZES[name], [request]) for request in used)
+                record["floor_ms"] = 1e3 * statistics.median(floors.of_pass(SIZES[name], [request]) for request in used)
             record["queued"] = {n: throughput(run, queue) for n, queue in queues[case].items()}
             record["original"] = ORIGINAL.get((name, case))
             found.append(records.append(options.results, record | {"implementation": options.implementation}))

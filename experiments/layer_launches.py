@@ -1,4 +1,4 @@
-"""One layer of each kind out of a trace: its launches in order, the op that each belongs to, and the op's floor.
+"""One layer of each kind out of a trace: its launches in order, and the op that each belongs to.
 
 A layer's launches follow one another, and every Gated DeltaNet layer has one convolution. So what lies between the
 convolutions of two such neighbours is one layer, from there round to there, and what lies between two with a layer of
@@ -11,11 +11,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
-from flide_jax.models.qwen3_5 import Qwen35Config
 from flide_jax.models.qwen3_5.config import LayerKind
-from pallas_kernels.bench import BYTES_PER_SECOND, OPERATIONS_PER_SECOND
-from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
-from pallas_kernels.trees import Request
 
 CONVOLUTION = "segmented_conv"
 _PRODUCT = re.compile(r"matmul|nvjet|gemm|cutlass|cublas")
@@ -27,6 +23,7 @@ _KERNELS = {
     CONVOLUTION: "convolution",
     "segmented_gdn": "recurrence",
     "gated_norm": "gated norm",
+    "rotary_norm": "rotary norm",
     "fork_attention": "attention",
 }
 _REST = "between"
@@ -79,48 +76,6 @@ def ops_of(layer: Sequence[Launch]) -> list[str]:
             if name in _NORM_BEFORE and number:
                 found[number - 1] = "norm"
     return found
-
-
-def floors(kind: LayerKind, size: Qwen35Config, requests: Sequence[Request]) -> Mapping[str, float]:
-    """Microseconds that each op of a layer takes at least, for the tokens of some requests in bfloat16.
-
-    Arithmetic at 790 TFLOP/s, or what it reads and writes at 4.3 TB/s where that takes longer.
-    """
-    tokens = sum(request.state + sum(request.branches) for request in requests)
-    gdn, attention, width = size.gated_delta_net, size.attention, size.width
-
-    def floor(operations: float, numbers: float) -> float:
-        return 1e6 * max(operations / OPERATIONS_PER_SECOND, 2 * numbers / BYTES_PER_SECOND)
-
-    def product(columns: int, depth: int, *, swiglu: bool = False, residual: bool = False) -> float:
-        written = columns // 2 if swiglu else columns * (1 + residual)
-        return floor(2 * tokens * columns * depth, tokens * (depth + written) + columns * depth)
-
-    found = {
-        "norm": 2 * floor(0, 2 * tokens * width),
-        "gate_up": product(2 * size.feed_forward_width, width, swiglu=True),
-        "down": product(width, size.feed_forward_width, residual=True),
-    }
-    if kind is LayerKind.ATTENTION:
-        heads, keys = attention.query_heads * attention.head_dim, attention.key_heads * attention.head_dim
-        pairs = sum(
-            request.state**2 / 2 + sum(length * request.state + length**2 / 2 for length in request.branches)
-            for request in requests
-        )
-        return found | {
-            "in_proj": product(2 * heads + 2 * keys, width),
-            "attention": floor(4 * heads * pairs, tokens * (2 * heads + 2 * keys)),
-            "out_proj": product(width, heads, residual=True),
-        }
-    # Chunk-wise: three products with the state and four inside a chunk, for every row of every value head.
-    row = 2 * (3 * gdn.key_dim * gdn.value_dim + 4 * CHUNK_ROWS * gdn.value_dim)
-    return found | {
-        "in_proj": product(gdn.conv_channels + gdn.value_channels + 2 * gdn.value_heads, width),
-        "convolution": floor(0, 2 * tokens * gdn.conv_channels),
-        "recurrence": floor(row * tokens * gdn.value_heads, tokens * (gdn.conv_channels + gdn.value_channels)),
-        "gated norm": floor(0, 3 * tokens * gdn.value_channels),
-        "out_proj": product(width, gdn.value_channels, residual=True),
-    }
 
 
 def table(layer: Sequence[Launch], floors: Mapping[str, float]) -> list[str]:

@@ -19,9 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import latency, records
+from experiments import floors, latency, records
 from experiments.arguments import implementation, need_gpu, positive
-from experiments.layer_launches import Launch, floors, one_layer_of_each, ops_of, table
+from experiments.layer_launches import Launch, one_layer_of_each, ops_of, table
 from experiments.model_sizes import SIZES
 from experiments.random_requests import random_plan
 from flide_jax.engine.config import EngineConfig
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     one_pass = [Launch(*one) for one in found.in_order[-(len(found.in_order) // PASSES) :]]
     layers, of_layers = one_layer_of_each(one_pass, size.layers), {}
     for kind, layer in layers.items():
-        least = floors(kind, size, WORKLOADS[options.workload])
+        least = floors.of_layer(kind, size, WORKLOADS[options.workload])
         print(f"\none layer, {kind}", *table(layer, least), sep="\n")
         launches = [[op, one.name, round(one.us, 2)] for op, one in zip(ops_of(layer), layer, strict=True)]
         of_layers[kind.value] = {"launches": launches, "floor_us": {op: round(us, 2) for op, us in least.items()}}

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from experiments.layer_launches import Launch, floors, one_layer_of_each, ops_of, table
+from experiments import floors
+from experiments.layer_launches import Launch, one_layer_of_each, ops_of, table
 from experiments.model_sizes import SIZES
 from flide_jax.models.qwen3_5.config import LayerKind
 from pallas_kernels.trees import Request
@@ -15,13 +16,13 @@ FEED_FORWARD = ("fusion_2", "matmul_3", "matmul_4")
 NAMES = {
     GDN: ("fusion_1", "matmul_1", "segmented_conv_k", "loop_select", "segmented_gdn_solve_k", "segmented_gdn_scan_k",
           "segmented_gdn_scan_k", "gated_norm_k", "matmul_2", *FEED_FORWARD),
-    ATTENTION: ("fusion_1", "nvjet_sm90", "input_concatenate", "fork_attention_k", "loop_convert", "matmul_2",
+    ATTENTION: ("fusion_1", "nvjet_sm90", "rotary_norm_k", "fork_attention_k", "loop_convert", "matmul_2",
                 *FEED_FORWARD),
 }  # fmt: skip
 OPS = {
     GDN: ["norm", "in_proj", "convolution", "between", "recurrence", "recurrence", "recurrence", "gated norm",
           "out_proj", "norm", "gate_up", "down"],
-    ATTENTION: ["norm", "in_proj", "between", "attention", "between", "out_proj", "norm", "gate_up", "down"],
+    ATTENTION: ["norm", "in_proj", "rotary norm", "attention", "between", "out_proj", "norm", "gate_up", "down"],
 }  # fmt: skip
 
 
@@ -57,18 +58,18 @@ def test_a_trace_of_another_model_is_refused():
 
 def test_floors_add_up_to_that_of_the_whole_pass():
     """Where arithmetic bounds everything, but for what only moves bytes."""
-    from experiments import latency
-
     size, requests = SIZES["4B"], [Request(60_000, [9_000] * 4)]
-    moved = ("norm", "convolution", "gated norm")
-    layers = sum(sum(us for op, us in floors(kind, size, requests).items() if op not in moved) for kind in size.layers)
-    assert layers == pytest.approx(1e6 * latency.floor(size, requests), rel=0.01)
+    moved = ("norm", "convolution", "gated norm", "rotary norm")
+    layers = sum(
+        sum(us for op, us in floors.of_layer(kind, size, requests).items() if op not in moved) for kind in size.layers
+    )
+    assert layers == pytest.approx(1e6 * floors.of_pass(size, requests), rel=0.01)
 
 
 def test_the_table_says_each_ops_time_once():
     layer = one_layer_of_each(a_pass(), LAYERS)[GDN]
     layer = [dataclasses.replace(launch, us=1.0) for launch in layer]
-    lines = table(layer, floors(GDN, SIZES["0.8B"], [Request(250, [75])]))
+    lines = table(layer, floors.of_layer(GDN, SIZES["0.8B"], [Request(250, [75])]))
     recurrence = [line for line in lines if line.startswith("recurrence")]
     assert [len(line.split()) for line in recurrence] == [3, 3, 5] and recurrence[-1].split()[2] == "3.00"
     assert lines[-1].split()[:2] == ["all", "12.00"] and "12 launches" in lines[-1]
