@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 MULTIPROCESSORS = 132  # of an H200
@@ -44,9 +46,27 @@ def check_assembler() -> None:
         warnings.warn(f"{message}; `pytest -m gpu tests/device` checks the kernels", stacklevel=2)
 
 
-def repeated(x: Array, *, along: int) -> Array:
-    """One value a row (`along` 0) or a channel (1) as a whole piece in HEAD_ROWS."""
-    return plgpu.layout_cast(lax.broadcast_in_dim(x, (PIECE_ROWS, HEAD_DIM), [along]), HEAD_ROWS)
+def repeated(
+    x: Array, *, along: int, shape: tuple[int, int] = (PIECE_ROWS, HEAD_DIM), layout: Any = HEAD_ROWS
+) -> Array:
+    """One value a row (`along` 0) or a channel (1) as a whole block in a layout."""
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, shape, [along]), layout)
+
+
+def normed_rows(pieces: Sequence[Array], weight: Any, *, epsilon: float, layout: Any) -> list[Array]:
+    """x / sqrt(mean(x^2) + epsilon) * (1 + weight) of rows whose columns are in equal pieces in a layout; float32."""
+    shape = pieces[0].shape
+    squares = plgpu.layout_cast(jnp.zeros(shape, jnp.float32), layout)
+    for piece in pieces:
+        squares += piece.astype(jnp.float32) * piece.astype(jnp.float32)
+    mean = jnp.sum(squares, axis=1) / (len(pieces) * shape[1])
+    inverse = repeated(lax.rsqrt(mean + epsilon), along=0, shape=shape, layout=layout)
+    found = []
+    for number, piece in enumerate(pieces):
+        columns = pl.ds(number * shape[1], shape[1])
+        scale = 1.0 + plgpu.load(weight.at[columns], layout=layout.reduce(0), optimized=False)
+        found.append(piece.astype(jnp.float32) * inverse * repeated(scale, along=1, shape=shape, layout=layout))
+    return found
 
 
 def sigmoid(x: Array) -> Array:

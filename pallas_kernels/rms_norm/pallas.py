@@ -10,7 +10,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
-from pallas_kernels.mosaic import interpreted
+from pallas_kernels.mosaic import interpreted, normed_rows
 
 ROWS = 4  # of a block, one for each warp
 PIECE = 256  # columns that a warp's 32 lanes hold, 8 each, for loads and stores of 16 bytes
@@ -58,14 +58,10 @@ def _kernel(rows: int, width: int, epsilon: float) -> Any:
         block = pl.ds(jnp.minimum(lax.axis_index("block") * ROWS, rows - ROWS), ROWS)
         columns = [pl.ds(begin, PIECE) for begin in range(0, width, PIECE)]
         pieces = [plgpu.load(x.at[block, some], layout=LAYOUT, optimized=False) for some in columns]
-        squares = plgpu.layout_cast(jnp.zeros((ROWS, PIECE), jnp.float32), LAYOUT)
-        for piece in pieces:
-            squares += piece.astype(jnp.float32) * piece.astype(jnp.float32)
-        inverse = _repeated(lax.rsqrt(jnp.sum(squares, axis=1) / width + epsilon), along=0)
-        for piece, some in zip(pieces, columns, strict=True):
-            scale = 1.0 + plgpu.load(weight.at[some], layout=LAYOUT.reduce(0), optimized=False)
-            normed = piece.astype(jnp.float32) * inverse * _repeated(scale, along=1)
-            result.at[block, some][...] = normed.astype(jnp.bfloat16)
+        # All before the first store: a load behind one would wait for it, since they might overlap.
+        normed = [piece.astype(jnp.bfloat16) for piece in normed_rows(pieces, weight, epsilon=epsilon, layout=LAYOUT)]
+        for piece, some in zip(normed, columns, strict=True):
+            result.at[block, some][...] = piece
 
     return plgpu.kernel(
         body,
@@ -73,9 +69,9 @@ def _kernel(rows: int, width: int, epsilon: float) -> Any:
         grid=(-(-rows // ROWS),),
         kernel_name="rms_norm",
         grid_names=("block",),
-        compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane),
+        compiler_params=plgpu.CompilerParams(
+            approx_math=True,
+            lowering_semantics=plgpu.LoweringSemantics.Lane,
+            unsafe_no_auto_barriers=True,  # nothing is both read and written
+        ),
     )
-
-
-def _repeated(x: Array, *, along: int) -> Array:
-    return plgpu.layout_cast(lax.broadcast_in_dim(x, (ROWS, PIECE), [along]), LAYOUT)

@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
-from pallas_kernels.mosaic import interpreted
+from pallas_kernels.mosaic import interpreted, normed_rows
 
 ROWS = 32  # of a block
 PIECE = 32  # columns, and frequencies
@@ -74,25 +74,17 @@ def _kernel(rows: int, heads: int, dims: int, begins: tuple[int, ...], epsilon: 
 
         def load(begin: int) -> list[Array]:
             columns = [pl.ds(pl.multiple_of(begin + head * dims + piece, ALIGNMENT), PIECE) for piece in pieces]
-            found = [plgpu.load(projected.at[block, its], layout=LAYOUT, optimized=False) for its in columns]
-            return [x.astype(jnp.float32) for x in found]
+            return [plgpu.load(projected.at[block, its], layout=LAYOUT, optimized=False) for its in columns]
 
         def store(result: Any, found: list[Array]) -> None:
             for piece, x in zip(pieces, found, strict=True):
                 result.at[block, head, pl.ds(piece, PIECE)][...] = x.astype(jnp.bfloat16)
 
-        x = load(begins[0])
-        squares = plgpu.layout_cast(jnp.zeros((ROWS, PIECE), jnp.float32), LAYOUT)
-        for its in x:
-            squares += its * its
-        inverse = _repeated(lax.rsqrt(jnp.sum(squares, axis=1) / dims + epsilon), along=0)
-        for number, piece in enumerate(pieces):
-            scale = 1.0 + plgpu.load(weight.at[pl.ds(piece, PIECE)], layout=LAYOUT.reduce(0), optimized=False)
-            x[number] = x[number] * inverse * _repeated(scale, along=1)
+        x = normed_rows(load(begins[0]), weight, epsilon=epsilon, layout=LAYOUT)
         turns = [plgpu.load(table.at[block, pl.ds(0, PIECE)], layout=LAYOUT, optimized=False) for table in (cos, sin)]
         x[:2] = x[0] * turns[0] - x[1] * turns[1], x[1] * turns[0] + x[0] * turns[1]
         if len(begins) > 1:
-            values = load(begins[1])
+            values = [value.astype(jnp.float32) for value in load(begins[1])]
             finite = [jnp.abs(value) < jnp.inf for value in values]
             x = [jnp.where(its, piece, jnp.nan) for its, piece in zip(finite, x, strict=True)]
             store(results[1], [jnp.where(its, value, 0.0) for its, value in zip(finite, values, strict=True)])
@@ -104,9 +96,9 @@ def _kernel(rows: int, heads: int, dims: int, begins: tuple[int, ...], epsilon: 
         grid=(-(-rows // ROWS), heads),
         kernel_name="rotary_norm",
         grid_names=("block", "head"),
-        compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane),
+        compiler_params=plgpu.CompilerParams(
+            approx_math=True,
+            lowering_semantics=plgpu.LoweringSemantics.Lane,
+            unsafe_no_auto_barriers=True,  # nothing is both read and written
+        ),
     )
-
-
-def _repeated(x: Array, *, along: int) -> Array:
-    return plgpu.layout_cast(lax.broadcast_in_dim(x, (ROWS, PIECE), [along]), LAYOUT)
