@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def repeated(
     return plgpu.layout_cast(lax.broadcast_in_dim(x, shape, [along]), layout)
 
 
-def normed_rows(pieces: Sequence[Array], weight: Any, *, epsilon: float, layout: Any) -> list[Array]:
+def normed_rows(pieces: Sequence[Array], weight: Any, *, epsilon: float, layout: Any) -> Iterator[Array]:
     """x / sqrt(mean(x^2) + epsilon) * (1 + weight) of rows whose columns are in equal pieces in a layout; float32."""
     shape = pieces[0].shape
     squares = plgpu.layout_cast(jnp.zeros(shape, jnp.float32), layout)
@@ -61,12 +61,10 @@ def normed_rows(pieces: Sequence[Array], weight: Any, *, epsilon: float, layout:
         squares += piece.astype(jnp.float32) * piece.astype(jnp.float32)
     mean = jnp.sum(squares, axis=1) / (len(pieces) * shape[1])
     inverse = repeated(lax.rsqrt(mean + epsilon), along=0, shape=shape, layout=layout)
-    found = []
     for number, piece in enumerate(pieces):
         columns = pl.ds(number * shape[1], shape[1])
         scale = 1.0 + plgpu.load(weight.at[columns], layout=layout.reduce(0), optimized=False)
-        found.append(piece.astype(jnp.float32) * inverse * repeated(scale, along=1, shape=shape, layout=layout))
-    return found
+        yield piece.astype(jnp.float32) * inverse * repeated(scale, along=1, shape=shape, layout=layout)
 
 
 def sigmoid(x: Array) -> Array:

@@ -1,6 +1,7 @@
 """The norm for Hopper in Pallas Mosaic GPU: a warp has one row in registers, and sums it in one order."""
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -14,7 +15,10 @@ from pallas_kernels.mosaic import interpreted, normed_rows
 
 ROWS = 4  # of a block, one for each warp
 PIECE = 256  # columns that a warp's 32 lanes hold, 8 each, for loads and stores of 16 bytes
-MOST_COLUMNS = 32 * PIECE  # what the registers hold
+# Pieces whose weights are loaded before one of them is stored: a load behind a store waits for it, for the two might
+# overlap, and the weights of all pieces are too many registers.
+TOGETHER = 4
+MOST_COLUMNS = 20 * PIECE  # what the registers hold
 LAYOUT = plgpu.Layout.TILED(
     plgpu.Tiling(((ROWS, PIECE), (8,))),
     warp_dims=(-3,),
@@ -36,7 +40,7 @@ def rms_norm(
 
     Raises:
         NotImplementedError: not batch-invariant, where XLA's form is one launch, too; not bfloat16; rows that are no
-            multiple of 256 columns or have more than 8,192; fewer than four rows.
+            multiple of 256 columns or have more than 5,120; fewer than four rows.
     """
     rows, width = x.shape
     if not batch_invariant:
@@ -58,10 +62,10 @@ def _kernel(rows: int, width: int, epsilon: float) -> Any:
         block = pl.ds(jnp.minimum(lax.axis_index("block") * ROWS, rows - ROWS), ROWS)
         columns = [pl.ds(begin, PIECE) for begin in range(0, width, PIECE)]
         pieces = [plgpu.load(x.at[block, some], layout=LAYOUT, optimized=False) for some in columns]
-        # All before the first store: a load behind one would wait for it, since they might overlap.
-        normed = [piece.astype(jnp.bfloat16) for piece in normed_rows(pieces, weight, epsilon=epsilon, layout=LAYOUT)]
-        for piece, some in zip(normed, columns, strict=True):
-            result.at[block, some][...] = piece
+        normed = normed_rows(pieces, weight, epsilon=epsilon, layout=LAYOUT)
+        for together in itertools.batched(zip(columns, normed, strict=True), TOGETHER):
+            for some, piece in together:
+                result.at[block, some][...] = piece.astype(jnp.bfloat16)
 
     return plgpu.kernel(
         body,

@@ -80,7 +80,7 @@ def _kernel(rows: int, heads: int, dims: int, begins: tuple[int, ...], epsilon: 
             for piece, x in zip(pieces, found, strict=True):
                 result.at[block, head, pl.ds(piece, PIECE)][...] = x.astype(jnp.bfloat16)
 
-        x = normed_rows(load(begins[0]), weight, epsilon=epsilon, layout=LAYOUT)
+        x = list(normed_rows(load(begins[0]), weight, epsilon=epsilon, layout=LAYOUT))
         turns = [plgpu.load(table.at[block, pl.ds(0, PIECE)], layout=LAYOUT, optimized=False) for table in (cos, sin)]
         x[:2] = x[0] * turns[0] - x[1] * turns[1], x[1] * turns[0] + x[0] * turns[1]
         if len(begins) > 1:
