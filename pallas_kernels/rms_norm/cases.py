@@ -48,6 +48,7 @@ AWKWARD = {
     "four rows": Case(4, 256),
     "five rows": Case(5, 512),
     "130 rows": Case(130, 768),
+    "27B": Case(6, 5120),  # as wide as can be
 }
 
 

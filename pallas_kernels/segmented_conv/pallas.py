@@ -51,16 +51,16 @@ def segmented_conv(
     """See `api.segmented_conv`. Rows of unused chunks are not written.
 
     Raises:
-        NotImplementedError: not bfloat16, heads that are not 128 wide, more than 9 taps, or fewer rows than a chunk.
+        NotImplementedError: not bfloat16, heads that are not 128 wide, one tap, more than 9, or fewer rows than a chunk.
     """
     rows, channels = mixed.shape[0], weights.taps.shape[1]
     value_heads, earlier = write_logit.shape[1], predecessors.shape[1]
     value_dim = (channels - 2 * key_heads * key_dim) // value_heads
     if mixed.dtype != jnp.bfloat16:
         raise NotImplementedError(f"segmented_conv by pallas is for bfloat16, not {mixed.dtype}")
-    if not key_dim == value_dim == HEAD_DIM or earlier > LEAD or rows < CHUNK_ROWS:
+    if not key_dim == value_dim == HEAD_DIM or not 0 < earlier <= LEAD or rows < CHUNK_ROWS:
         raise NotImplementedError(
-            f"segmented_conv by pallas has heads of {HEAD_DIM}, up to {LEAD + 1} taps, {CHUNK_ROWS} rows or more, "
+            f"segmented_conv by pallas has heads of {HEAD_DIM}, 2 to {LEAD + 1} taps, {CHUNK_ROWS} rows or more, "
             f"not heads of {key_dim} and {value_dim}, {earlier + 1} taps and {rows} rows"
         )
     begin, length = jnp.asarray(segments.chunk_begin), jnp.asarray(segments.chunk_length)

@@ -182,7 +182,7 @@ def norm(config: GatedDeltaNetConfig) -> Program:
 
 
 def row_norm(name: str) -> Program:
-    case = row_norms.CASES[name]
+    case = {**row_norms.CASES, **row_norms.AWKWARD}[name]
     operands = jax.eval_shape(case.operands, jax.random.key(0))
     return Program(row_norms.caller(case, "pallas"), operands)
 
@@ -237,6 +237,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         growing_convolution(),
         norm(SIZES["4B"].gated_delta_net),
         row_norm("4B 2688"),
+        row_norm("27B"),
         rotary("4B queries 2688"),
         rotary("4B keys 2688"),
     ),

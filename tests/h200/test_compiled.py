@@ -22,7 +22,7 @@ MIB = 2**20
 OPS = {
     "fork_attention": (64, 64, 0, 0),
     "fork_attention resumed": (64, 0),
-    "segmented_conv, norms": (0,) * 6,
+    "segmented_conv, norms": (0,) * 7,
     "segmented_gdn": (0, 0, 0),  # solve, and a scan for each of two levels
     "segmented_gdn, pool": (4, 4, 4, 4),  # a scan for each of three levels, two of which are the same
     "matmul": (0,) * 6,

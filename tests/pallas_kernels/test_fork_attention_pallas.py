@@ -104,6 +104,17 @@ def test_a_visible_nan_is_not_hidden():
     np.testing.assert_array_equal(broken, (np.arange(case.rows) >= 69) & (np.arange(case.rows) < 70 + 5 + 66))
 
 
+def test_a_nan_in_a_key_alone_stands_for_a_value_that_is_not_finite():
+    """As `rotary_norm` leaves keys and values, which are not looked through again."""
+    case = Case([Request(70, [5])], heads=4, key_heads=1, head_dim=64)
+    query, key, value = case.operands(jax.random.key(4))
+    moved = key.at[40, 0, 3].set(jnp.nan), value.at[40, 0, 3].set(0)
+    looked_through = np.asarray(of_case(case, (query, key, value.at[40, 0, 3].set(jnp.inf))), np.float32)
+    found = np.asarray(of_case(case, (query, *moved), finite=True), np.float32)
+    assert np.isnan(looked_through[40:75]).all() and np.isfinite(looked_through[:40]).all()
+    np.testing.assert_array_equal(found, looked_through)
+
+
 # The interpreter multiplies with numpy, which warns of what is being tried here.
 @pytest.mark.filterwarnings("ignore:.* encountered in matmul:RuntimeWarning")
 @pytest.mark.parametrize("poison", [np.nan, 1e30])

@@ -62,5 +62,7 @@ class TestKernel:
             self.run(x.astype(jnp.float32), weight)
         with pytest.raises(NotImplementedError, match="not 3 of 512"):
             self.run(x[:3], weight)
+        with pytest.raises(NotImplementedError, match="not 6 of 5376"):
+            self.run(*Case(6, 5376).operands(jax.random.key(0)))
         with pytest.raises(NotImplementedError, match="batch-invariant"):
             pallas.rms_norm(x, weight, epsilon=EPSILON, interpret=True)

@@ -88,3 +88,9 @@ def test_says_what_it_cannot_do():
     case = AWKWARD["one row"]
     with pytest.raises(NotImplementedError, match="bfloat16"):
         interpreted(case, case.operands(jax.random.key(0), jnp.dtype(jnp.float32)))
+    mixed, write_logit, decay_input, weights = case.operands(jax.random.key(0))
+    one_tap, none = dataclasses.replace(weights, taps=weights.taps[-1:]), jnp.zeros((case.rows, 0), jnp.int32)
+    with pytest.raises(NotImplementedError, match="not heads of 128 and 128, 1 taps"):
+        pallas.segmented_conv(
+            mixed, write_logit, decay_input, one_tap, none, case.segments(), key_heads=1, key_dim=HEAD_DIM
+        )
