@@ -51,7 +51,8 @@ def segmented_conv(
     """See `api.segmented_conv`. Rows of unused chunks are not written.
 
     Raises:
-        NotImplementedError: not bfloat16, heads that are not 128 wide, one tap, more than 9, or fewer rows than a chunk.
+        NotImplementedError: not bfloat16, heads that are not 128 wide, one tap or more than 9, or fewer rows than a
+            chunk.
     """
     rows, channels = mixed.shape[0], weights.taps.shape[1]
     value_heads, earlier = write_logit.shape[1], predecessors.shape[1]
@@ -102,15 +103,13 @@ def _kernel(chunks: int, key_heads: int, value_heads: int, earlier: int) -> Any:
             def _copy() -> None:
                 chunk, head = lax.div(item, jnp.int32(heads)), lax.rem(item, jnp.int32(heads))
                 columns = pl.ds(pl.multiple_of(head * HEAD_DIM, HEAD_DIM), HEAD_DIM)
-                for number in range(earlier):
-                    copy_earlier(
-                        jnp.maximum(table[chunk, 2 + number], 0),
-                        columns,
-                        rows.at[slot, pl.ds(LEAD - earlier + number, 1)],
-                        full.at[slot],
-                    )
+                # All read before the first copy: a copy waits for all warps, and what is read behind it would, too.
+                begin, before = table[chunk, 0], [table[chunk, 2 + number] for number in range(earlier)]
+                for number, row in enumerate(before):
+                    place = rows.at[slot, pl.ds(LEAD - earlier + number, 1)]
+                    copy_earlier(jnp.maximum(row, 0), columns, place, full.at[slot])
                 plgpu.copy_gmem_to_smem(
-                    mixed.at[pl.ds(table[chunk, 0], CHUNK_ROWS), columns],
+                    mixed.at[pl.ds(begin, CHUNK_ROWS), columns],
                     rows.at[slot, pl.ds(LEAD, CHUNK_ROWS)],
                     full.at[slot],
                 )
