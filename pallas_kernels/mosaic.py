@@ -47,7 +47,7 @@ def check_assembler() -> None:
 
 
 def repeated(
-    x: Array, *, along: int, shape: tuple[int, int] = (PIECE_ROWS, HEAD_DIM), layout: Any = HEAD_ROWS
+    x: Array, *, along: int, shape: tuple[int, ...] = (PIECE_ROWS, HEAD_DIM), layout: Any = HEAD_ROWS
 ) -> Array:
     """One value a row (`along` 0) or a channel (1) as a whole block in a layout."""
     return plgpu.layout_cast(lax.broadcast_in_dim(x, shape, [along]), layout)
