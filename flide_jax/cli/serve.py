@@ -53,9 +53,9 @@ def serve(arguments: Namespace) -> int:
     except OSError as error:
         reason = (error.strerror or "").partition(" (while")[0]
         raise CommandError(f"cannot listen on {arguments.host}:{arguments.port}: {reason}") from None
-    server.log_to_standard_error()
     loading = _Loading(arguments, running, metrics, name, server.address_of(sockets[0]))
-    with server.stopped_by_signals(running, interrupted=lambda: server.end_at_once(_INTERRUPTED)):
+    interruptible = server.stopped_by_signals(running, interrupted=lambda: server.end_at_once(_INTERRUPTED))
+    with server.access_logged(), interruptible:
         loading.start()
         wrong = asyncio.run(running.run())
     if wrong is not None:

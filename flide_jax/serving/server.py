@@ -147,14 +147,23 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def log_to_standard_error() -> None:
-    """A line for each request."""
+@contextlib.contextmanager
+def access_logged() -> Generator[None]:
+    """A line on standard error for each request meanwhile."""
+    access = logging.getLogger("flide_jax.access")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    access = logging.getLogger("flide_jax.access")
+    before = access.level, access.propagate
     access.addHandler(handler)
     access.setLevel(logging.INFO)
     access.propagate = False
+    try:
+        yield
+    finally:
+        # Whoever goes on in this process may have another standard error, or none.
+        access.removeHandler(handler)
+        access.setLevel(before[0])
+        access.propagate = before[1]
 
 
 def end_at_once(status: int) -> None:

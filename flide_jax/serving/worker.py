@@ -5,6 +5,7 @@ device's process, of a socket that takes connections, and of the file in which p
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ from flide_jax.serving.admission import Limits, shared_tally
 from flide_jax.serving.app import create_app
 from flide_jax.serving.keys import Keys
 from flide_jax.serving.remote_device import RemoteDevice
-from flide_jax.serving.server import Server, log_to_standard_error
+from flide_jax.serving.server import Server, access_logged
 from flide_jax.serving.service import Service
 
 _ORPHANED, _BROKEN = 1, 2
@@ -77,8 +78,6 @@ async def _serve(channel: socket.socket, listening: socket.socket, descriptor: i
     if (first := await frames.read(reader)) is None:
         return
     settings = Settings.of_json(first.fields)
-    if settings.logs:
-        log_to_standard_error()
     device = RemoteDevice(writer)
     tally = shared_tally(descriptor, settings.processes)
     service = Service(settings.name, counts=device, limits=settings.limits, tally=tally, row=settings.row)
@@ -99,7 +98,8 @@ async def _serve(channel: socket.socket, listening: socket.socket, descriptor: i
         task.add_done_callback(_end_if_broken)
     if settings.loaded:
         await started.wait()  # Until then connections wait, too.
-    await server.run()
+    with access_logged() if settings.logs else contextlib.nullcontext():
+        await server.run()
     for task in tasks:
         task.cancel()
     device.tell_counts()
