@@ -31,7 +31,7 @@ os.environ.setdefault("PJRT_NPROC", "16")
 
 # Tiny models compile for longer than they run, and every worker, and each process that it starts, compiles the same.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import gc  # noqa: E402  after the environment is set
 

@@ -1,4 +1,4 @@
-"""The demo model, compiled once for the tests of this folder, and servers of it."""
+"""An engine, compiled once for the tests of this folder, and servers of it."""
 
 import copy
 from collections.abc import Iterator, Sequence
