@@ -209,8 +209,8 @@ def test_a_model_that_cannot_be_used_ends_it_with_a_message(served):
     assert status == 2 and err.endswith("flide-jax: error: model.safetensors: damaged\n")
 
 
-def test_a_lost_device_ends_it_with_a_message(served, demo_engine):
-    broken = copy.copy(demo_engine)
+def test_a_lost_device_ends_it_with_a_message(served, tiny_engine):
+    broken = copy.copy(tiny_engine)
 
     def start(plans):
         raise RuntimeError("CUDA_ERROR_ECC")
