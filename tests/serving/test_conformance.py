@@ -1,4 +1,4 @@
-"""The public suite for servers of System One, and the official client, against the demo model."""
+"""The public suite for servers of System One, and the official client, against a server of a tiny model."""
 
 import json
 from collections.abc import Iterator
