@@ -17,9 +17,15 @@ CONFIG = EngineConfig(dtype="float32", capacities=(512,))
 GROWING = dataclasses.replace(CONFIG, checkpoint_bytes=20_000_000, placement=Placement(shortest=1, margin=1, step=1))
 
 
+def chain(monkeypatch) -> None:
+    """The first of the two layers of the tiny model in an executable of its own."""
+    monkeypatch.setattr(parts, "CHAINED_ON", ("cpu",))
+    monkeypatch.setattr(parts, "FIRST_SHARE", 2)
+
+
 @pytest.fixture
 def chained(monkeypatch):
-    monkeypatch.setattr(parts, "CHAINED_ON", ("cpu",))
+    chain(monkeypatch)
 
 
 def logits(engine: Engine, *, checkpoints: bool = True) -> np.ndarray:
@@ -32,7 +38,7 @@ def test_it_answers_alike(config, tiny_model, monkeypatch):
     """Twice, for the second time goes on from what the first has left in the pool."""
     whole = Engine.load(tiny_model, config)
     expected = [logits(whole) for _ in range(2)]
-    monkeypatch.setattr(parts, "CHAINED_ON", ("cpu",))
+    chain(monkeypatch)
     engine = Engine.load(tiny_model, config)
     found = [logits(engine) for _ in range(2)]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
