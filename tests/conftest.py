@@ -14,7 +14,7 @@ if sys.dont_write_bytecode:
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # Before the packages are imported: every annotation becomes a check of shapes and dtypes.
-from jaxtyping import install_import_hook
+from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook(["flide_jax", "pallas_kernels"], "beartype.beartype")
 
