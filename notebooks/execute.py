@@ -46,7 +46,7 @@ def execute(path: Path) -> nbformat.NotebookNode:
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(root / ".jax_cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm asks for widgets that show progress
         "PATH": os.pathsep.join([str(commands), os.environ.get("PATH", "")]),

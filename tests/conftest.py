@@ -1,9 +1,20 @@
 """What holds for every test: types checked at run time, no silent broadcasting or promotion, tests on the CPU."""
 
 import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# Where Python is told to write no bytecode, each process compiles all the sources of jax, torch and transformers again,
+# which takes it longer than most tests; and these start many.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(ROOT / ".pycache")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # Before the packages are imported: every annotation becomes a check of shapes and dtypes.
-from jaxtyping import install_import_hook
+from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook(["flide_jax", "pallas_kernels"], "beartype.beartype")
 
@@ -18,8 +29,11 @@ if os.environ["JAX_PLATFORMS"] == "cpu":
 # Interpreted kernels wait for each other in callbacks: with a thread for each core they could wait for ever.
 os.environ.setdefault("PJRT_NPROC", "16")
 
+# Tiny models compile for longer than they run, and every worker, and each process that it starts, compiles the same.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
 import gc  # noqa: E402  after the environment is set
-from pathlib import Path  # noqa: E402
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -31,9 +45,6 @@ settings.load_profile("unhurried")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-# Tiny models compile for longer than they run, and every worker compiles the same ones.
-jax.config.update("jax_compilation_cache_dir", os.path.join(os.path.dirname(__file__), "..", ".jax_cache"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 pytest_plugins = ["tests.oracle.fixtures", "tests.tiny_model"]
 

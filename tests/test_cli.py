@@ -276,7 +276,9 @@ class TestLadder:
     def test_a_rung_past_the_tolerance_is_status_1(self, flide, write, tiny_model, monkeypatch):
         monkeypatch.setattr("flide_jax.cli.invariances._SERVERS", {})
         monkeypatch.setitem(verification.TOLERANCES, "float32", -1.0)
-        status, out, _ = flide("verify", write("r.json", REQUEST), "--model", tiny_model, "--ladder")
+        status, out, _ = flide(
+            "verify", write("r.json", REQUEST), "--model", tiny_model, "--ladder", "--capacities", 256
+        )
         assert status == 1 and "float32: EXCEEDED" in out
 
     def test_does_not_go_with_lines_for_questions_nor_bits(self, flide):

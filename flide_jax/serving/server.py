@@ -173,17 +173,19 @@ def address_of(listening: socket.socket) -> str:
 @contextlib.contextmanager
 def logged_to_standard_error() -> Generator[None]:
     """A line for each request, as long as the context lasts."""
+    access = logging.getLogger("flide_jax.access")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    access = logging.getLogger("flide_jax.access")
+    before = access.level, access.propagate
     access.addHandler(handler)
     access.setLevel(logging.INFO)
     access.propagate = False
     try:
         yield
-    finally:
-        access.propagate = True
+    finally:  # Whoever goes on in this process may have another standard error, or none.
         access.removeHandler(handler)
+        access.setLevel(before[0])
+        access.propagate = before[1]
 
 
 def end_at_once(status: int) -> None:

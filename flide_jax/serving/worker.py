@@ -36,17 +36,6 @@ async def _serve(channel: socket.socket, listening: socket.socket, descriptor: i
     if (first := await frames.read(reader)) is None:
         return
     settings = Settings.of_json(first.fields)
-    with logged_to_standard_error() if settings.logs else contextlib.nullcontext():
-        await _serve_with(settings, reader, writer, listening, descriptor)
-
-
-async def _serve_with(
-    settings: Settings,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    listening: socket.socket,
-    descriptor: int,
-) -> None:
     device = RemoteDevice(writer)
     server = Server.of(settings, listening, counts=device, tally=shared_tally(descriptor, settings.processes))
     service = server.service
@@ -60,7 +49,8 @@ async def _serve_with(
         task.add_done_callback(_end_if_broken)
     if settings.loaded:
         await started.wait()  # Until then connections wait, too.
-    await server.run()
+    with logged_to_standard_error() if settings.logs else contextlib.nullcontext():
+        await server.run()
     for task in tasks:
         task.cancel()
     device.tell_counts()

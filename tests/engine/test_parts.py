@@ -17,13 +17,20 @@ CONFIG = EngineConfig(dtype="float32", capacities=(512,))
 GROWING = dataclasses.replace(CONFIG, checkpoint_bytes=20_000_000, placement=Placement(shortest=1, margin=1, step=1))
 
 
+def chain(monkeypatch) -> None:
+    """The first of the two layers of the tiny model in an executable of its own."""
+    monkeypatch.setattr(parts, "CHAINED_ON", ("cpu",))
+    monkeypatch.setattr(parts, "FIRST_SHARE", 2)
+
+
 @pytest.fixture
 def chained(monkeypatch):
-    monkeypatch.setattr(parts, "CHAINED_ON", ("cpu",))
+    chain(monkeypatch)
 
 
-def logits(engine: Engine) -> np.ndarray:
-    return np.concatenate(engine.logits([engine.plan(request) for request in REQUESTS]))
+def logits(engine: Engine, *, checkpoints: bool = True) -> np.ndarray:
+    requests = [dataclasses.replace(request, checkpoints=checkpoints) for request in REQUESTS]
+    return np.concatenate(engine.logits([engine.plan(request) for request in requests]))
 
 
 @pytest.mark.parametrize("config", [CONFIG, GROWING], ids=["plain", "growing"])
@@ -31,7 +38,7 @@ def test_it_answers_alike(config, tiny_model, monkeypatch):
     """Twice, for the second time goes on from what the first has left in the pool."""
     whole = Engine.load(tiny_model, config)
     expected = [logits(whole) for _ in range(2)]
-    monkeypatch.setattr(parts, "CHAINED_ON", ("cpu",))
+    chain(monkeypatch)
     engine = Engine.load(tiny_model, config)
     found = [logits(engine) for _ in range(2)]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -42,17 +49,21 @@ def test_it_answers_alike(config, tiny_model, monkeypatch):
 
 
 @pytest.mark.usefixtures("chained")
-@pytest.mark.parametrize("config", [CONFIG, GROWING], ids=["plain", "growing"])
-def test_it_goes_through_a_bundle(config, tiny_model, tmp_path):
-    program = Program.of(describe(tiny_model), config)
-    capacities = program.capacities(config.ladder())
+def test_it_goes_through_a_bundle(tiny_model, tmp_path):
+    """Of an engine that keeps checkpoints: the executables of growing rounds, and of those that have none."""
+    program = Program.of(describe(tiny_model), GROWING)
+    capacities = program.capacities(GROWING.ladder())
+    assert [capacity.is_growing for capacity in capacities] == [False, True]
     bundle.prepare(tmp_path / "bundle")
     assert set(dict(bundle.save(tmp_path / "bundle", program, capacities))) == set(capacities)
     assert len(list((tmp_path / "bundle").glob("*executable"))) == 2 * len(capacities)
-    compiled = Engine.load(tiny_model, config)
-    loaded = Engine.load(tiny_model, dataclasses.replace(config, bundle=tmp_path / "bundle"))
+    compiled = Engine.load(tiny_model, GROWING)
+    loaded = Engine.load(tiny_model, dataclasses.replace(GROWING, bundle=tmp_path / "bundle"))
     assert set(loaded.executables.compiled) == set(capacities)
-    np.testing.assert_array_equal(logits(loaded), logits(compiled))
+    for checkpoints in (True, False):
+        np.testing.assert_array_equal(
+            logits(loaded, checkpoints=checkpoints), logits(compiled, checkpoints=checkpoints)
+        )
 
 
 @pytest.mark.usefixtures("chained")

@@ -19,6 +19,7 @@ from tests.trees import plan_of
 
 TAPS = 4
 RUNG, ENTRIES = 512, 12
+PAGES, SLOTS = 40, 8
 
 
 class AsTold(Placement):
@@ -40,7 +41,7 @@ def compiled(forward):
 
 
 @functools.cache
-def executables(config: str, dtype: str, *, pages: int | None = None, slots: int = 8) -> Executables:
+def executables(config: str, dtype: str, *, pages: int | None = None, slots: int = SLOTS) -> Executables:
     """With room for so many pages and checkpoints; None: without any."""
     with jax.enable_x64(dtype == "float64"):
         model = tiny_model(config, dtype)
@@ -51,7 +52,8 @@ def executables(config: str, dtype: str, *, pages: int | None = None, slots: int
         return Executables(compiled(plain), params, ladder, conv_taps=TAPS)
     page, slot = bytes_of(qwen3_5.abstract_pool(model.config, pages=1, slots=1, dtype=jax.numpy.dtype(dtype)))
     size = StoreSize(pages, slots, page_bytes=page, slot_bytes=slot)
-    shapes = qwen3_5.abstract_pool(model.config, pages=pages, slots=slots, dtype=jax.numpy.dtype(dtype))
+    # One size for the arrays of every store, so that its programs are the same ones; a smaller store uses a part.
+    shapes = qwen3_5.abstract_pool(model.config, pages=PAGES, slots=SLOTS, dtype=jax.numpy.dtype(dtype))
     structure = jax.tree.structure(shapes)
 
     def forward(params, metadata, *leaves):
@@ -74,8 +76,8 @@ class Growing:
 
     config: str = "untied"
     dtype: str = "float64"
-    pages: int = 40
-    slots: int = 8
+    pages: int = PAGES
+    slots: int = SLOTS
 
     def __post_init__(self) -> None:
         self.kept = executables(self.config, self.dtype, pages=self.pages, slots=self.slots)

@@ -43,7 +43,7 @@ def rounds_in_two_orders(draw):
     return plans, draw(st.permutations(plans))
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(rounds_in_two_orders(), st.sampled_from(CONFIGS), st.integers(0, 3))
 def test_random_trees_in_any_order(rounds, config, seed):
     check(config, *rounds, seed=seed)

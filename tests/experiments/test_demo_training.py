@@ -17,6 +17,7 @@ from experiments.demo_training.feed import FeedSettings, batches, difficulties
 from experiments.demo_training.step import LABELS, Trainer, answer_loss, word_loss
 from experiments.demo_training.streams import StreamBatch
 from experiments.demo_world import LONGEST, WHO, Asked, DemoWorld, Difficulty
+from flide_jax.engine import EngineConfig
 from flide_jax.layout import MetadataLayout
 from flide_jax.models import families
 from flide_jax.models.loading import load
@@ -26,6 +27,12 @@ from flide_jax.request import YesNo
 from flide_jax.verification import probabilities
 
 RUN = dataclasses.replace(train_demo_model.TINY, tokens=192, branches=4, streams=3)
+
+
+@pytest.fixture(autouse=True)
+def small_rounds(monkeypatch):
+    """What is measured here is too little to fill the usual ones."""
+    monkeypatch.setattr(evaluation, "ENGINE", EngineConfig(capacities=(1_024,)))
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +253,7 @@ def test_a_tiny_run_learns_and_leaves_a_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr(train_demo_model, "TINY", RUN)
     monkeypatch.setattr(train_demo_model, "batches", one_batch_again_and_again)
-    arguments = ["--tiny", "--steps", "30", "--every", "10", "--workers", "0"]
+    arguments = ["--tiny", "--steps", "24", "--every", "8", "--workers", "0"]
     arguments += ["--out", str(tmp_path), "--results", str(tmp_path / "results.jsonl")]
     record = train_demo_model.main(arguments)
     losses = [entry["loss"] for entry in record["curve"]]

@@ -1,13 +1,17 @@
 """The experiment on a tiny model: its figures are of both modes, and only those of one may be less than all."""
 
+import dataclasses
 import json
 
 from experiments import identical_bits
+from flide_jax.models.qwen3_5.config import LayerKind
 from tests.models.support import architecture
 
 
 def test_on_a_tiny_model(tmp_path, monkeypatch):
-    monkeypatch.setitem(identical_bits.SIZES, "0.8B", architecture("one_kv_head"))
+    # One layer of each kind: every program is compiled in both modes and at both capacities.
+    layers = (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
+    monkeypatch.setitem(identical_bits.SIZES, "0.8B", dataclasses.replace(architecture("one_kv_head"), layers=layers))
     results = tmp_path / "results.jsonl"
     options = [
         "--size",

@@ -43,7 +43,7 @@ def test_equals_the_reference(name):
     assert_close(out, expected(case, operands), OPERATOR["bfloat16"])
 
 
-@pytest.mark.parametrize("splits", [1, 2, 3, 5])
+@pytest.mark.parametrize("splits", [1, 2, 5])
 @pytest.mark.parametrize("name", ["block edges", "cached and not"])
 def test_split_keys_give_the_same_sums(name, splits):
     case = AWKWARD[name]

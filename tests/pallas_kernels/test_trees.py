@@ -45,5 +45,6 @@ def test_a_text_alone_is_what_it_is_in_the_round():
 def run(case: Case, operands, segments) -> np.ndarray:
     segments = jax.tree.map(jnp.asarray, segments)
     slots = jnp.zeros((segments.slots, case.value_heads, 128, 128))
-    out, _ = segmented_gdn(*map(jnp.asarray, operands), slots, segments, scale=case.scale, implementation="xla")
+    in_one_program = jax.jit(segmented_gdn, static_argnames=("scale", "implementation"))
+    out, _ = in_one_program(*map(jnp.asarray, operands), slots, segments, scale=case.scale, implementation="xla")
     return np.asarray(out)

@@ -1,4 +1,4 @@
-"""The demo model, compiled once for the tests of this folder, and servers of it."""
+"""An engine, compiled once for the tests of this folder, and servers of it."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -14,32 +14,32 @@ from tests.serving.live import Live, serving
 
 
 @pytest.fixture(scope="session")
-def demo_engine() -> Engine:
-    """float32, with capacities for few and for many requests."""
-    engine = Engine.demo(EngineConfig(dtype="float32", capacities=(256, 1_024, 4_096)))
+def tiny_engine(tiny_model) -> Engine:
+    """float32, with capacities for few and for many requests; of random weights."""
+    engine = Engine.load(tiny_model, EngineConfig(dtype="float32", capacities=(256, 1_024)))
     list(engine.prepare_all())
     return engine
 
 
 @pytest.fixture(scope="module")
-def live(demo_engine) -> Iterator[Live]:
-    """A server of the demo model that asks for no key."""
-    with serving(demo_engine, limits=Limits(default_seconds=60.0)) as server:  # the machine may be busy
+def live(tiny_engine) -> Iterator[Live]:
+    """A server that asks for no key."""
+    with serving(tiny_engine, limits=Limits(default_seconds=60.0)) as server:  # the machine may be busy
         yield server
 
 
 @pytest.fixture
-def held(demo_engine) -> Iterator[tuple[Engine, HeldDevice]]:
+def held(tiny_engine) -> Iterator[tuple[Engine, HeldDevice]]:
     """The engine on a device that ends its rounds when the test says so, and then with the engine's own logits."""
     device = HeldDevice()
-    engine = copy.copy(demo_engine)
+    engine = copy.copy(tiny_engine)
 
     def start(plans: Sequence[Plan]):
         finish = device.start(plans)
 
         def finish_with_logits():
             finish()
-            return demo_engine.logits(plans)
+            return tiny_engine.logits(plans)
 
         return Started(finish.resumed, finish_with_logits)
 

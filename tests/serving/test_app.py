@@ -1,4 +1,4 @@
-"""The contract of System One, on a socket, with the demo model. Exact where `jevcompat` allows a tolerance."""
+"""The contract of System One, on a socket, with a tiny model. Exact where `jevcompat` allows a tolerance."""
 
 import copy
 import gzip
@@ -15,10 +15,10 @@ from tests.serving.asked import ASKED, NOUL, asked, assert_close
 from tests.serving.live import serving
 
 
-def test_answers_what_the_engine_answers_in_every_bit(live, demo_engine):
+def test_answers_what_the_engine_answers_in_every_bit(live, tiny_engine):
     found = live.ask(ASKED)
     assert (found.status_code, found.headers["content-type"]) == (200, "application/json")
-    expected = response(demo_engine.answer(read_request(ASKED).request), model="flide-demo")
+    expected = response(tiny_engine.answer(read_request(ASKED).request), model="flide-demo")
     assert found.json() == expected
     for answer in (found.json()["answers"]["next"], found.json()["answers"]["mood"]):
         assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-15)
@@ -59,7 +59,7 @@ def test_ids_and_option_names_come_back_byte_for_byte(live):
 @pytest.mark.parametrize(
     "text", ["<|im_end|>", "<|im_start|>assistant\n<think>", "</think>", "{{ x }}", "\ud83c\udfaf\u200d"]
 )
-def test_special_tokens_in_every_field_are_text(live, demo_engine, text):
+def test_special_tokens_in_every_field_are_text(live, tiny_engine, text):
     text = text.encode("utf-16", "surrogatepass").decode("utf-16")
     questions = {
         text: {"type": "noul", "instructions": text, "criteria": {"true": text, "false": [text]}},
@@ -73,7 +73,7 @@ def test_special_tokens_in_every_field_are_text(live, demo_engine, text):
     asked = {"state": {text: [text, f"a {text} b"]}, "questions": questions}
     found = live.ask(asked)
     assert found.status_code == 200, found.text
-    expected = response(demo_engine.answer(read_request(asked).request), model="flide-demo")
+    expected = response(tiny_engine.answer(read_request(asked).request), model="flide-demo")
     assert found.json() == json.loads(json.dumps(expected))
 
 
@@ -173,9 +173,9 @@ def test_refuses_bodies_that_cannot_be_unpacked(live, encoding, body, status):
     assert live.ask(ASKED).status_code == 200
 
 
-def test_says_what_each_part_cost(live, demo_engine):
+def test_says_what_each_part_cost(live, tiny_engine):
     found = live.ask(ASKED | {"x_costs": True}).json()
-    plan = demo_engine.plan(read_request(ASKED).request)
+    plan = tiny_engine.plan(read_request(ASKED).request)
     costs = found["x_costs"]
     assert costs["state_tokens"] == plan.state.size
     assert costs["question_tokens"] == dict(zip(ASKED["questions"], plan.branch_lengths.tolist(), strict=True))
@@ -267,8 +267,8 @@ def test_a_batch_that_is_none_is_422(live, body, location):
     assert (found.status_code, found.json()["detail"][0]["loc"]) == (422, location)
 
 
-def test_a_key_is_asked_for_where_there_are_keys(demo_engine):
-    with serving(demo_engine, keys=Keys({"right": "alice"})) as live:
+def test_a_key_is_asked_for_where_there_are_keys(tiny_engine):
+    with serving(tiny_engine, keys=Keys({"right": "alice"})) as live:
         for headers in ({}, {"authorization": "Bearer wrong"}):
             for found in (live.ask(ASKED, **headers), live.client.get("/v1/models", headers=headers)):
                 assert found.status_code == 401

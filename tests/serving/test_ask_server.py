@@ -32,12 +32,12 @@ def rows(tmp_path) -> Path:
     return file
 
 
-def test_lines_are_those_of_the_model_and_failures_stand_in_their_place(live, rows, demo_engine, capsys):
+def test_lines_are_those_of_the_model_and_failures_stand_in_their_place(live, rows, tiny_engine, capsys):
     assert main(["ask", str(rows), "--url", live.url, "--json"]) == 2
     out, err = capsys.readouterr()
     first, broken, unknown, long, no_json, *rest = [json.loads(line) for line in out.splitlines()]
     request = parse_request(json.dumps(ASKED).encode()).request
-    expected = response(demo_engine.answer(request), model="flide-demo")
+    expected = response(tiny_engine.answer(request), model="flide-demo")
     assert first["answers"]["urgent"] == pytest.approx(expected["answers"]["urgent"], abs=1e-4)
     assert [list(one["answers"]) for one in (first, *rest)] == [list(ASKED["questions"])] * 21
     assert broken["error"] | {"message": ""} == {"row": 2, "location": ["questions", "q", "criteria"], "message": ""}
@@ -74,10 +74,10 @@ def test_what_is_said_of_checkpoints_reaches_the_server(live, tmp_path, capsys, 
     assert f"{file}:4: x_checkpoints: must be a boolean, got a number" in capsys.readouterr().err
 
 
-def test_the_key_comes_from_the_environment(demo_engine, tmp_path, capsys, monkeypatch):
+def test_the_key_comes_from_the_environment(tiny_engine, tmp_path, capsys, monkeypatch):
     file = tmp_path / "one.json"
     file.write_text(json.dumps(ASKED))
-    with serving(demo_engine, keys=Keys({"right": "alice"})) as live:
+    with serving(tiny_engine, keys=Keys({"right": "alice"})) as live:
         assert main(["ask", str(file), "--url", live.url]) == 2
         assert "the server says 401: a key is needed" in capsys.readouterr().err
         monkeypatch.setenv("FLIDE_JAX_KEY", "right")
@@ -154,8 +154,8 @@ def test_asking_a_server_imports_no_engine(tmp_path):
 REQUEST = Request("s", {"n": YesNo(), "c": Choice(None, {"a": None, "b": None}), "s": Score(None, ["low", "high"])})
 
 
-def test_a_response_is_read_as_it_was_written(demo_engine):
-    answers = demo_engine.answer(REQUEST)
+def test_a_response_is_read_as_it_was_written(tiny_engine):
+    answers = tiny_engine.answer(REQUEST)
     found = read_response(REQUEST, json.loads(json.dumps(response(answers, model="m"))))
     assert dict(found) == dict(answers)
     assert found.usage.input_tokens == answers.usage.input_tokens
@@ -174,8 +174,8 @@ def test_a_response_is_read_as_it_was_written(demo_engine):
         lambda r: r["answers"]["s"].update(probabilities=[0.5, 0.5]),
     ],
 )
-def test_a_response_that_is_none_is_refused(demo_engine, change):
-    value = json.loads(json.dumps(response(demo_engine.answer(REQUEST), model="m")))
+def test_a_response_that_is_none_is_refused(tiny_engine, change):
+    value = json.loads(json.dumps(response(tiny_engine.answer(REQUEST), model="m")))
     change(value)
     with pytest.raises(RequestError, match="^response"):
         read_response(REQUEST, value)

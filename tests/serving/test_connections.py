@@ -28,8 +28,8 @@ def test_a_client_that_leaves_takes_its_request_with_it(held):
         assert 'flide_responses_total{route="/v1/systemone",status="499"} 1.0' in live.client.get("/metrics").text
 
 
-def test_a_body_that_does_not_come_is_408(demo_engine):
-    with serving(demo_engine, limits=Limits(body_seconds=0.2)) as live:
+def test_a_body_that_does_not_come_is_408(tiny_engine):
+    with serving(tiny_engine, limits=Limits(body_seconds=0.2)) as live:
         with socket.create_connection(live.host_and_port) as connection:
             connection.sendall(head(bytes(100)) + b"{")
             connection.settimeout(10)
@@ -41,8 +41,8 @@ def test_a_body_that_does_not_come_is_408(demo_engine):
         assert live.ask(ASKED).status_code == 200
 
 
-def test_a_head_that_does_not_come_ends_the_connection(demo_engine):
-    with serving(demo_engine, limits=Limits(head_seconds=0.5)) as live:
+def test_a_head_that_does_not_come_ends_the_connection(tiny_engine):
+    with serving(tiny_engine, limits=Limits(head_seconds=0.5)) as live:
         for sent in (b"", b"\r\n", b"POST /v1/systemone HTTP/1.1\r\nhost: x\r\nx-a: "):
             with socket.create_connection(live.host_and_port) as connection:
                 connection.settimeout(10)
@@ -63,8 +63,8 @@ def is_closed_by_the_server(connection: socket.socket) -> bool:
     return True
 
 
-def test_a_connection_that_pauses_between_requests_is_no_slow_head(demo_engine):
-    with serving(demo_engine, limits=Limits(head_seconds=0.5)) as live:
+def test_a_connection_that_pauses_between_requests_is_no_slow_head(tiny_engine):
+    with serving(tiny_engine, limits=Limits(head_seconds=0.5)) as live:
         for _ in range(3):
             assert live.ask(ASKED).status_code == 200
             time.sleep(0.4)
@@ -103,8 +103,8 @@ def test_a_body_that_is_refused_early_is_no_head(live):
         assert connection.recv(4_096).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_client_that_does_not_take_its_response_is_left(demo_engine):
-    with serving(demo_engine, limits=Limits(head_seconds=0.5)) as live:
+def test_a_client_that_does_not_take_its_response_is_left(tiny_engine):
+    with serving(tiny_engine, limits=Limits(head_seconds=0.5)) as live:
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
             connection.connect(live.host_and_port)

@@ -16,12 +16,12 @@ from tests.serving.live import serving
 SECRET = "Mrs Robinson"
 
 
-def test_a_request_with_logits_that_are_not_finite_fails_alone(demo_engine, caplog):
-    broken = copy.copy(demo_engine)
+def test_a_request_with_logits_that_are_not_finite_fails_alone(tiny_engine, caplog):
+    broken = copy.copy(tiny_engine)
 
     def start(plans):
-        found = demo_engine.logits(plans)
-        sick = demo_engine.plan(Request("sick", {"q": YesNo()})).state
+        found = tiny_engine.logits(plans)
+        sick = tiny_engine.plan(Request("sick", {"q": YesNo()})).state
         broken = [
             np.full_like(logits, np.nan) if np.array_equal(plan.state, sick) else logits
             for plan, logits in zip(plans, found, strict=True)
@@ -35,14 +35,14 @@ def test_a_request_with_logits_that_are_not_finite_fails_alone(demo_engine, capl
         assert "answers" in well
 
 
-def test_a_request_that_the_device_fails_with_fails_alone(demo_engine):
-    broken = copy.copy(demo_engine)
-    poison = demo_engine.plan(Request("poison", {"q": YesNo()})).state
+def test_a_request_that_the_device_fails_with_fails_alone(tiny_engine):
+    broken = copy.copy(tiny_engine)
+    poison = tiny_engine.plan(Request("poison", {"q": YesNo()})).state
 
     def start(plans):
         if any(np.array_equal(plan.state, poison) for plan in plans):
             raise MemoryError("RESOURCE_EXHAUSTED")
-        return demo_engine.start(plans)
+        return tiny_engine.start(plans)
 
     broken.start = start
     with serving(broken) as live:
@@ -52,8 +52,8 @@ def test_a_request_that_the_device_fails_with_fails_alone(demo_engine):
         assert live.client.get("/health").status_code == 200
 
 
-def test_a_lost_device_ends_the_server(demo_engine):
-    broken = copy.copy(demo_engine)
+def test_a_lost_device_ends_the_server(tiny_engine):
+    broken = copy.copy(tiny_engine)
 
     def start(plans):
         raise RuntimeError("CUDA_ERROR_ECC_UNCORRECTABLE")
@@ -80,13 +80,13 @@ def test_a_server_that_is_stopped_answers_what_it_has(held):
         assert [one.result(30).status_code for one in running] == [200] * 3
 
 
-def test_a_defect_says_nothing_of_the_request(demo_engine, caplog):
+def test_a_defect_says_nothing_of_the_request(tiny_engine, caplog):
     class Broken(Planner):
         def plan(self, request: Request) -> Plan:
             raise KeyError(request.state)
 
-    known = demo_engine.planner
-    with serving(demo_engine) as live, caplog.at_level(logging.DEBUG):
+    known = tiny_engine.planner
+    with serving(tiny_engine) as live, caplog.at_level(logging.DEBUG):
         live.service._planner = Broken(known.prompt_format, known.max_tokens, known.max_request_tokens)
         found = live.ask(asked(NOUL) | {"state": SECRET})
     assert (found.status_code, found.json()["detail"]["error_type"]) == (500, "internal_error")

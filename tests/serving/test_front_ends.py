@@ -79,9 +79,9 @@ def fronted(engine: Engine, **options) -> Iterator[Fronted]:
 
 
 @pytest.fixture(scope="module")
-def fronts(demo_engine) -> Iterator[Fronted]:
+def fronts(tiny_engine) -> Iterator[Fronted]:
     """A server that takes four requests at a time."""
-    with fronted(demo_engine, limits=Limits(open_requests=4)) as found:
+    with fronted(tiny_engine, limits=Limits(open_requests=4)) as found:
         yield found
 
 
@@ -178,8 +178,8 @@ def test_a_front_end_that_is_killed_is_replaced(fronts):
     assert {fronts.ask(ASKED).status_code for _ in range(4)} == {200}
 
 
-def test_keys_are_known_in_every_process_and_what_is_in_work_is_answered_at_the_end(demo_engine):
-    with fronted(demo_engine, keys=Keys({"right": "alice"})) as fronts, ThreadPoolExecutor(4) as others:
+def test_keys_are_known_in_every_process_and_what_is_in_work_is_answered_at_the_end(tiny_engine):
+    with fronted(tiny_engine, keys=Keys({"right": "alice"})) as fronts, ThreadPoolExecutor(4) as others:
         assert [fronts.ask(ASKED, authorization="Bearer wrong").status_code for _ in range(4)] == [401] * 4
         fronts.open.clear()
         running = [others.submit(fronts.ask, ASKED, authorization="Bearer right") for _ in range(4)]
@@ -201,8 +201,8 @@ def is_closed(url: str) -> bool:
     return False
 
 
-def test_a_lost_device_ends_all_processes(demo_engine):
-    broken = copy.copy(demo_engine)
+def test_a_lost_device_ends_all_processes(tiny_engine):
+    broken = copy.copy(tiny_engine)
 
     def start(plans):
         raise RuntimeError("CUDA_ERROR_ECC")
@@ -218,12 +218,12 @@ def test_a_lost_device_ends_all_processes(demo_engine):
     assert said == ["the device is lost: the device fails known work: RuntimeError: CUDA_ERROR_ECC"]
 
 
-def test_front_ends_that_cannot_start_end_the_server(demo_engine, monkeypatch, tmp_path):
+def test_front_ends_that_cannot_start_end_the_server(tiny_engine, monkeypatch, tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 3\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    with fronting(demo_engine, processes=1) as (_, _, said):
+    with fronting(tiny_engine, processes=1) as (_, _, said):
         until(lambda: len(said) == 5)
     assert said[-1].startswith("5 front ends have ended within ") and said[-1].endswith(" s, the last with status 3")
 

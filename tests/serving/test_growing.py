@@ -21,14 +21,14 @@ type Ask = Callable[..., httpx.Response]
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def engine(tiny_model) -> Engine:
     config = EngineConfig(
         dtype="float32",
-        capacities=(1_024,),
-        checkpoint_bytes=200_000_000,
+        capacities=(512,),
+        checkpoint_bytes=60_000_000,
         placement=Placement(shortest=40, margin=8, step=8, reach=64),
     )
-    engine = Engine.demo(config)
+    engine = Engine.load(tiny_model, config)
     list(engine.prepare_all())
     return engine
 

@@ -111,9 +111,9 @@ def test_what_goes_wrong_is_shown(browsed, live):
 
 
 @needs_browser
-def test_a_key_is_sent(browsed, demo_engine):
+def test_a_key_is_sent(browsed, tiny_engine):
     page, _ = browsed
-    with serving(demo_engine, keys=Keys({"right": "alice"})) as locked:
+    with serving(tiny_engine, keys=Keys({"right": "alice"})) as locked:
         page.goto(locked.url)
         page.click("text=Ask >> nth=0")
         page.wait_for_selector(".bad >> text=401: a key is needed")

@@ -26,10 +26,10 @@ ROUTES = (("/v1/systemone", "POST"), ("/v1/systemone/batch", "POST"), ("/v1/mode
 
 
 @pytest.fixture(scope="module")
-def live(demo_engine) -> Iterator[Live]:
+def live(tiny_engine) -> Iterator[Live]:
     """A server whose device gives every option the same, at once: what is made up may be long."""
-    instant = copy.copy(demo_engine)
-    labels = len(demo_engine.prompt_format.labels)
+    instant = copy.copy(tiny_engine)
+    labels = len(tiny_engine.prompt_format.labels)
 
     def start(plans: Sequence[Plan]) -> Started:
         logits = [np.zeros((plan.read_branches.size, labels), np.float32) for plan in plans]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import os
 import re
 import signal
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import httpx
-import jax
 import pytest
 
 import flide_jax
@@ -34,16 +34,11 @@ def serve(tmp_path) -> Iterator[Callable[..., subprocess.Popen]]:
     """serve(*arguments) -> the command, with its standard error as lines"""
     keys = tmp_path / "keys"
     keys.write_text("alice k1\n")
-    # What it compiles, the tests have compiled before.
-    environment = os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
-    }
     started: list[subprocess.Popen] = []
 
     def start(*arguments: str) -> subprocess.Popen:
         command = [*COMMAND, "--keys", str(keys), "--name", "support-1", *arguments]
-        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment))
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
     yield start
@@ -177,6 +172,7 @@ def test_ends_while_it_loads(served, number):
 
     status, err = served(load, lambda url: os.kill(os.getpid(), number))
     assert status == 0 and " loads flide-demo" in err
+    assert not logging.getLogger("flide_jax.access").handlers, "its standard error is not that of what comes after it"
     ended.set()
 
 
@@ -213,8 +209,8 @@ def test_a_model_that_cannot_be_used_ends_it_with_a_message(served):
     assert status == 2 and err.endswith("flide-jax: error: model.safetensors: damaged\n")
 
 
-def test_a_lost_device_ends_it_with_a_message(served, demo_engine):
-    broken = copy.copy(demo_engine)
+def test_a_lost_device_ends_it_with_a_message(served, tiny_engine):
+    broken = copy.copy(tiny_engine)
 
     def start(plans):
         raise RuntimeError("CUDA_ERROR_ECC")
