@@ -45,7 +45,9 @@ TILES = {
 }
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "batch_invariant", "splits"))  # lowered once for all layers
+@functools.partial(
+    jax.jit, static_argnames=("scale", "finite", "batch_invariant", "splits")
+)  # lowered once for all layers
 def fork_attention(
     query: Float[Array, "N H D"],
     key: Float[Array, "T KV D"],

@@ -277,8 +277,8 @@ def test_a_key_is_asked_for_where_there_are_keys(tiny_engine):
         assert live.client.get("/health").status_code == live.client.get("/metrics").status_code == 200
 
 
-def test_health_says_that_answers_keep_their_bits(demo_engine):
-    engine = copy.copy(demo_engine)
+def test_health_says_that_answers_keep_their_bits(tiny_engine):
+    engine = copy.copy(tiny_engine)
     engine.config = replace(engine.config, batch_invariant=True)
     with serving(engine) as live:
         assert live.client.get("/health").json()["batch_invariant"] is True
