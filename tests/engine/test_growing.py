@@ -3,11 +3,14 @@
 import dataclasses
 import threading
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flide_jax.checkpoints import Counters, Placement
 from flide_jax.engine import Ablation, Engine, EngineConfig
+from flide_jax.engine.program import Program
 from flide_jax.engine.scheduler import RoundReport, Scheduler, SchedulerConfig
 from flide_jax.request import Request
 from tests.engine.requests import ACTION, ANGER, URGENT, largest_difference
@@ -258,12 +261,22 @@ def test_a_round_does_not_go_on_from_what_was_lost_meanwhile(kept, fresh):
     assert largest_difference([kept.answer(second)], [fresh.answer(second)]) <= EXACT
 
 
-def test_op_by_op(tiny_model, fresh):
-    config = dataclasses.replace(CONFIG, ablation=Ablation(op_by_op=True))
-    engine = Engine.load(tiny_model, config)
+def test_op_by_op_the_pool_goes_in_and_comes_out(tiny_model, fresh, monkeypatch):
+    """With a stand-in for the forward, whose ops would each be compiled; `test_ablation` runs those of plain rounds."""
+    given = []
+
+    def forward(program, params, metadata, *pool):
+        given.append((jax.config.jax_disable_jit, jax.tree.map(np.asarray, pool)))
+        reads, labels = metadata.read_rows.size, program.label_ids.size
+        return jnp.zeros((reads, labels)), *(jax.tree.map(lambda leaf: leaf + 1, one) for one in pool)
+
+    monkeypatch.setattr(Program, "forward", forward)
+    engine = Engine.load(tiny_model, dataclasses.replace(CONFIG, ablation=Ablation(op_by_op=True)))
     for state in states(2):
-        request = Request(state, {"urgent": URGENT})
-        assert largest_difference([engine.answer(request)], [fresh.answer(request)]) <= EXACT
+        engine.answer(Request(state, {"urgent": URGENT}))
+    (first, (before,)), (second, (after,)) = given
+    assert first and second and before
+    jax.tree.map(lambda one, other: np.testing.assert_array_equal(one + 1, other), before, after)
     assert engine.checkpoint_counters().hits == 1
 
 

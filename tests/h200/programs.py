@@ -199,10 +199,9 @@ def product(name: str) -> Program:
     return Program(products.caller(case, "pallas"), operands)
 
 
-def model(size: str, tokens: int, *, batch_invariant: bool = False) -> Program:
-    """Two GDN layers and two of attention, one of which is the last and answers at the read rows."""
-    layers = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
-    config = dataclasses.replace(SIZES[size], layers=layers)
+def model(size: str, tokens: int, *, periods: int = 2, batch_invariant: bool = False) -> Program:
+    """In each period a GDN layer and one of attention; the last of all answers at the read rows."""
+    config = dataclasses.replace(SIZES[size], layers=periods * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION))
     specs = qwen3_5.abstract(config, labels=LABELS, dtype=np.dtype(jnp.bfloat16))
     packing = Packing.of(specs)
     layout = MetadataLayout(Capacity.of_tokens(tokens), config.gated_delta_net.conv_taps)
@@ -249,7 +248,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     ),
     "0.8B": lambda: model("0.8B", 1_024),
     **{
-        f"0.8B batch-invariant {tokens}": functools.partial(model, "0.8B", tokens, batch_invariant=True)
+        f"0.8B batch-invariant {tokens}": functools.partial(model, "0.8B", tokens, periods=1, batch_invariant=True)
         for tokens in (64, 2_688)
     },
     "0.8B growing": lambda: growing_model("0.8B", 768),
