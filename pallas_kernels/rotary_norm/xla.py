@@ -1,10 +1,10 @@
 """All rows at once."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels.precision import accumulation_dtype
+from pallas_kernels.rms_norm.xla import normed
 
 
 def rotary_norm(
@@ -24,12 +24,9 @@ def rotary_norm(
     def of_heads(begin: int) -> Array:
         return projected[:, begin : begin + heads * dims].reshape(-1, heads, dims)
 
-    x = of_heads(begin).astype(dtype)
-    normed = (
-        x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * (1 + weight.astype(dtype))[None, None]
-    )
+    turned = normed(of_heads(begin), weight, epsilon=epsilon)
     cos, sin = cos.astype(dtype)[:, None], sin.astype(dtype)[:, None]
-    first, second, rest = normed[..., :half], normed[..., half : 2 * half], normed[..., 2 * half :]
+    first, second, rest = turned[..., :half], turned[..., half : 2 * half], turned[..., 2 * half :]
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
     turned = turned.astype(projected.dtype)
     if value_begin is None:

@@ -261,7 +261,7 @@ def test_a_round_does_not_go_on_from_what_was_lost_meanwhile(kept, fresh):
     assert largest_difference([kept.answer(second)], [fresh.answer(second)]) <= EXACT
 
 
-def test_op_by_op_the_pool_goes_in_and_comes_out(tiny_model, fresh, monkeypatch):
+def test_op_by_op_the_pool_goes_in_and_comes_out(tiny_model, monkeypatch):
     """With a stand-in for the forward, whose ops would each be compiled; `test_ablation` runs those of plain rounds."""
     given = []
 
