@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.arguments import positive
+from experiments.arguments import existing_path, positive
 from experiments.model_sizes import SIZES
 from experiments.random_checkpoint import write_checkpoint
 from flide_jax.engine.model_directory import demo_directory
@@ -47,18 +47,17 @@ def seconds(arguments: Sequence[str]) -> float:
     return taken
 
 
-def measure(model: Sequence[str], capacities: Sequence[str], *, repeats: int) -> dict[str, Any]:
-    """Seconds of warming, and of first answers with what that made and without it."""
+def measure(model: Sequence[str], capacities: Sequence[str], *, repeats: int, made: Path | None) -> dict[str, Any]:
+    """Seconds of first answers with a bundle; where none was made before, also of warming and of answers without it."""
+    ask = ["ask", str(EXAMPLE), "--json", *model, *capacities]
+    samples: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        bundle = str(Path(directory) / "bundle")
-        warm = seconds(["warm", *model, *capacities, "--bundle", bundle])
-        ask = ["ask", str(EXAMPLE), "--json", *model, *capacities]
-        samples = {
-            "compiled": [seconds(ask) for _ in range(repeats)],
-            "bundle": [seconds([*ask, "--bundle", bundle]) for _ in range(repeats)],
-            "warm": [warm],
-        }
-        bundle_bytes = sum(path.stat().st_size for path in Path(bundle).iterdir())
+        bundle = made or Path(directory) / "bundle"
+        if made is None:
+            samples["warm"] = [seconds(["warm", *model, *capacities, "--bundle", str(bundle)])]
+            samples["compiled"] = [seconds(ask) for _ in range(repeats)]
+        samples["bundle"] = [seconds([*ask, "--bundle", str(bundle)]) for _ in range(repeats)]
+        bundle_bytes = sum(path.stat().st_size for path in bundle.iterdir())
     return {
         "seconds": {name: statistics.median(found) for name, found in samples.items()},
         "samples_s": samples,
@@ -72,6 +71,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", choices=[*SIZES], help="default: the demo model")
     parser.add_argument("--capacities", nargs="+", help="256, or of a true size six")
+    parser.add_argument("--bundle", type=existing_path, help="that `flide-jax warm` made of these; nothing is compiled")
     parser.add_argument("--repeats", type=positive, help="1, or of a true size 3")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "start_up.jsonl")
     options = parser.parse_args(arguments)
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             checkpoint = Path(directory) / options.size
             write_checkpoint(checkpoint, options.size, demo_directory())
             model = ["--model", str(checkpoint)]
-        found = measure(model, ["--capacities", *capacities], repeats=repeats)
+        found = measure(model, ["--capacities", *capacities], repeats=repeats, made=options.bundle)
     for name, taken in found["seconds"].items():
         print(f"{name:10}{taken:8.2f} s")
     print(f"{'bundle':10}{found['bundle_mb']:8.1f} MB of {len(capacities)} executables")

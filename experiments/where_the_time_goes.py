@@ -43,8 +43,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(arguments)
     need_gpu(parser)
     size = SIZES[options.size]
-    run = latency.executables(options.size, EngineConfig(implementation=options.implementation))
     plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
+    run = latency.executables(options.size, EngineConfig(implementation=options.implementation), [[plan]])
     stream, capacity = lay_out([plan]), run.ladder.smallest_for(Demand.of(plan))
     for _ in range(3):
         jax.block_until_ready(run.dispatch(stream, capacity))
