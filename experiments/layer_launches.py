@@ -51,19 +51,20 @@ def one_layer_of_each(launches: Sequence[Launch], layers: Sequence[LayerKind]) -
         between.setdefault(other - layer, []).append(launches[begin:end])
     if not between[1]:
         raise ValueError("no two Gated DeltaNet layers are neighbours")
+    # Behind its convolution a layer has all of its products but the first.
     turned = min(between[1], key=len)
-    end = _last_product(turned)
+    end = _behind_product(turned, len(_PRODUCTS) - 1)
     found = {LayerKind.GATED_DELTA_NET: [*turned[end:], *turned[:end]]}
     if between[2]:
-        with_attention = min(between[2], key=len)
-        found[LayerKind.ATTENTION] = list(with_attention[end : len(with_attention) - (len(turned) - end)])
+        both = min(between[2], key=len)
+        begin, end = (_behind_product(both, count * len(_PRODUCTS) - 1) for count in (1, 2))
+        found[LayerKind.ATTENTION] = list(both[begin:end])
     return found
 
 
-def _last_product(turned: Sequence[Launch]) -> int:
-    """Where a layer ends that begins with its convolution: the product behind its last belongs to the next layer."""
-    products = [number for number, launch in enumerate(turned) if _PRODUCT.search(launch.name)]
-    return products[-2] + 1
+def _behind_product(launches: Sequence[Launch], count: int) -> int:
+    """Where the launches go on behind the product with this number, counted from one."""
+    return [number for number, launch in enumerate(launches, 1) if _PRODUCT.search(launch.name)][count - 1]
 
 
 def ops_of(layer: Sequence[Launch]) -> list[str]:

@@ -44,6 +44,16 @@ def test_a_layer_of_each_kind_is_found_whole():
     assert {launch.us for launch in found[ATTENTION]} == {6.0}  # not the first, which finds the structure out
 
 
+def test_launches_beside_a_layers_own_do_not_shift_it():
+    launches = []
+    for launch in a_pass():
+        launches.append(launch)
+        if launch.name.startswith("segmented_conv") and launch.us in (2.0, 5.0):  # of the layers before attention
+            launches.append(Launch("loop_select_2", 9.0))
+    attention = one_layer_of_each(launches, LAYERS)[ATTENTION]
+    assert tuple(launch.name for launch in attention if launch.name != "sort_1") == NAMES[ATTENTION]
+
+
 def test_every_launch_has_an_op():
     for kind, layer in one_layer_of_each(a_pass((*LAYERS, GDN)), (*LAYERS, GDN)).items():
         assert ops_of(layer) == OPS[kind]
