@@ -70,6 +70,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     # The device is not asked for anything here: it is for the processes that are started.
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", choices=[*SIZES], help="default: the demo model")
+    parser.add_argument(
+        "--tokenizer",
+        type=existing_path,
+        default=demo_directory(),
+        help="with --size: a directory with tokenizer.json, or .json.xz; the demo model's by default",
+    )
     parser.add_argument("--capacities", nargs="+", help="256, or of a true size six")
     parser.add_argument("--bundle", type=existing_path, help="that `flide-jax warm` made of these; nothing is compiled")
     parser.add_argument("--repeats", type=positive, help="1, or of a true size 3")
@@ -81,7 +87,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         model = ["--demo"]
         if options.size is not None:
             checkpoint = Path(directory) / options.size
-            write_checkpoint(checkpoint, options.size, demo_directory())
+            write_checkpoint(checkpoint, options.size, options.tokenizer)
             model = ["--model", str(checkpoint)]
         found = measure(model, ["--capacities", *capacities], repeats=repeats, made=options.bundle)
     for name, taken in found["seconds"].items():
