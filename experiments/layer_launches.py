@@ -48,23 +48,26 @@ def one_layer_of_each(launches: Sequence[Launch], layers: Sequence[LayerKind]) -
         raise ValueError(f"the trace has {len(at)} convolutions, the model {len(recurrent)} layers with one")
     between: dict[int, list[Sequence[Launch]]] = {1: [], 2: []}  # by how many layers the second is further on
     for (begin, end), (layer, other) in zip(itertools.pairwise(at), itertools.pairwise(recurrent), strict=True):
-        between.setdefault(other - layer, []).append(launches[begin:end])
+        apart, part = other - layer, launches[begin:end]
+        # The profiler loses launches at times.
+        if len(_behind_products(part)) == apart * len(_PRODUCTS):
+            between.setdefault(apart, []).append(part)
     if not between[1]:
-        raise ValueError("no two Gated DeltaNet layers are neighbours")
+        raise ValueError("no two Gated DeltaNet layers are neighbours with all of their products")
     # Behind its convolution a layer has all of its products but the first.
     turned = min(between[1], key=len)
-    end = _behind_product(turned, len(_PRODUCTS) - 1)
+    end = _behind_products(turned)[-2]
     found = {LayerKind.GATED_DELTA_NET: [*turned[end:], *turned[:end]]}
     if between[2]:
         both = min(between[2], key=len)
-        begin, end = (_behind_product(both, count * len(_PRODUCTS) - 1) for count in (1, 2))
-        found[LayerKind.ATTENTION] = list(both[begin:end])
+        ends = _behind_products(both)
+        found[LayerKind.ATTENTION] = list(both[ends[-2 - len(_PRODUCTS)] : ends[-2]])
     return found
 
 
-def _behind_product(launches: Sequence[Launch], count: int) -> int:
-    """Where the launches go on behind the product with this number, counted from one."""
-    return [number for number, launch in enumerate(launches, 1) if _PRODUCT.search(launch.name)][count - 1]
+def _behind_products(launches: Sequence[Launch]) -> list[int]:
+    """Where the launches go on behind each product."""
+    return [number for number, launch in enumerate(launches, 1) if _PRODUCT.search(launch.name)]
 
 
 def ops_of(layer: Sequence[Launch]) -> list[str]:
