@@ -118,7 +118,7 @@ def part(shown: Record) -> str:
             *paragraph(
                 "One H200, bfloat16, random weights at the true sizes: milliseconds of a lone request from its tokens "
                 "to the logits of its labels, and requests answered a second of 64 that wait. *Original* is the "
-                "original engine, 0.1.4, on the same kind of card. What is slower, and why, is in "
+                "original engine, 0.1.4, on the same kind of card. Where the time goes is in "
                 "`experiments/README.md`."
             ),
             *speed(),
