@@ -20,6 +20,14 @@ def existing_path(text: str) -> Path:
     return Path(text)
 
 
+def tokenizer_directory(text: str) -> Path:
+    """A directory with a tokenizer, packed or not. argparse says in one line that it has none."""
+    names = ("tokenizer.json", "tokenizer.json.xz")
+    if not any((Path(text) / name).is_file() for name in names):
+        raise argparse.ArgumentTypeError(f"{text}: no directory with {' or '.join(names)}")
+    return Path(text)
+
+
 def implementation(text: str) -> Any:
     """Of the ops, as EngineConfig takes it. argparse says in one line what it is not."""
     from pallas_kernels import dispatch  # as below

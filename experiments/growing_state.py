@@ -31,7 +31,7 @@ from experiments.arguments import implementation, positive
 from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.random_requests import PROFILES, random_plan, read_profile
-from flide_jax.checkpoints import Placement
+from flide_jax.checkpoints import BudgetError, Placement
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
@@ -252,7 +252,10 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             capacities=REPLAY_RUNGS if options.replay else None,
             checkpoint_bytes=round(1e9 * options.checkpoint_gb),
         )
-        bench = Bench(size, config, SMALL if size == DEMO else FULL)
+        try:
+            bench = Bench(size, config, SMALL if size == DEMO else FULL)
+        except BudgetError as error:
+            parser.error(f"--checkpoint-gb: {error}")
         if options.replay:
             rows = [bench.replay(profile()[: options.replay])]
         else:

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from experiments import records
-from experiments.arguments import existing_path, positive
+from experiments.arguments import positive, tokenizer_directory
 from experiments.model_sizes import SIZES
 from experiments.random_checkpoint import write_checkpoint
 from experiments.random_requests import PROFILE_OF, PROFILES, read_profile
@@ -201,7 +201,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", choices=[*SIZES], help="random weights of this size; the demo model by default")
     parser.add_argument(
-        "--tokenizer", type=existing_path, help="with --size: a directory with tokenizer.json, or .json.xz"
+        "--tokenizer", type=tokenizer_directory, help="with --size: a directory with tokenizer.json, or .json.xz"
     )
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="front-end processes")
     parser.add_argument("--clients", type=positive, nargs="+", default=[1, 8, 32, 64])

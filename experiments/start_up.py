@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.arguments import existing_path, positive
+from experiments.arguments import existing_path, positive, tokenizer_directory
 from experiments.model_sizes import SIZES
 from experiments.random_checkpoint import write_checkpoint
 from flide_jax.engine.model_directory import demo_directory
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--size", choices=[*SIZES], help="default: the demo model")
     parser.add_argument(
         "--tokenizer",
-        type=existing_path,
+        type=tokenizer_directory,
         default=demo_directory(),
         help="with --size: a directory with tokenizer.json, or .json.xz; the demo model's by default",
     )
