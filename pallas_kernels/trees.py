@@ -123,11 +123,18 @@ def growing_segments(
     for slot, request in enumerate(requests):
         saved = 2 * count + slot
         found += [Segment(request.state - tail, count + slot, saved), Segment(tail, saved, slot)]
-    return cut([*found, *_branches(requests)], rows, slots=count, levels=3, chunks=chunks, spare=spare)
+    return cut([*found, *_branches(requests)], rows, slots=count, levels=3, parts=2, chunks=chunks, spare=spare)
 
 
 def cut(
-    found: Sequence[Segment], rows: int, *, slots: int, levels: int = 2, chunks: int | None = None, spare: int = 0
+    found: Sequence[Segment],
+    rows: int,
+    *,
+    slots: int,
+    levels: int = 2,
+    parts: int = 1,
+    chunks: int | None = None,
+    spare: int = 0,
 ) -> Segments:
     """Segments that follow each other in a stream of `rows` rows, cut into chunks."""
     found = [*found, *spare * [Segment(0, -1, -1)]]
@@ -156,6 +163,7 @@ def cut(
         chunk_row=chunk_row,
         slots=slots,
         levels=levels,
+        parts=parts,
     )
 
 

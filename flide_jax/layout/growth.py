@@ -135,8 +135,9 @@ def growth_metadata(growths: Growths, pieces: Pieces, rows: Places, *, earlier: 
 def growing_segments(growths: Growths, pieces: Pieces, rows: Places, *, chunks: int, slots: int) -> Segments:
     """Two segments for each piece, in three levels: the parts of a state; a branch, and one that is not used.
 
-    Slots of the pool are counted behind the `slots` of the round. The last part of state r leaves its state in slot r
-    and branches start there, unless it has no rows: then they start where it would.
+    A scan may go on from the first part of a state through the second. Slots of the pool are counted behind the `slots`
+    of the round. The last part of state r leaves its state in slot r and branches start there, unless it has no rows:
+    then they start where it would.
     """
     length, parent, request = jnp.asarray(pieces.length), jnp.asarray(pieces.parent), pieces.request
     here = jnp.minimum(request, slots - 1)
@@ -172,6 +173,7 @@ def growing_segments(growths: Growths, pieces: Pieces, rows: Places, *, chunks: 
         chunk_row=jnp.where(rows.used, CHUNK_ROWS * parts.first_chunk[part] + offset, 0),
         slots=slots,
         levels=3,
+        parts=2,
     )
 
 

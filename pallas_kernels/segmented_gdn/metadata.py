@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32, Shaped
+from jaxtyping import Array, Bool, Int32, Shaped
 
 # Rows of one chunk. Entries of the chunk list never span two segments; only a segment's last may be shorter.
 CHUNK_ROWS = 64
@@ -21,6 +21,9 @@ class Segments:
     branches name the slot of one state and nothing is copied. Segments form levels: one that reads a slot stands after
     the one that writes it, in this list and in the chunk list; `levels` bounds how many follow each other so. A slot is
     written at most once; the writer may start from it too, and then stands before every other reader.
+
+    A *further part* starts from the slot that the segment just before it in the list writes, and writes a slot itself:
+    a scan may go on through both. `parts` bounds how many segments follow each other so, the first one included.
 
     Chunk c holds `chunk_length[c]` (at most CHUNK_ROWS) stream rows from `chunk_begin[c]` on and belongs to segment
     `chunk_segment[c]`. The chunks of segment s are neighbours in the list, from `first_chunk[s]` on, and all but its
@@ -64,6 +67,7 @@ class Segments:
     chunk_row: Int32[jax.Array | np.ndarray, " T"]
     slots: int = dataclasses.field(metadata={"static": True})
     levels: int = dataclasses.field(default=2, metadata={"static": True})
+    parts: int = dataclasses.field(default=1, metadata={"static": True})
 
     def rows_of_chunks(self, segment: int) -> list[int]:
         """How many rows each chunk of a segment holds."""
@@ -75,15 +79,25 @@ class Segments:
         """How many entries of the chunk list are used: the first ones. For kernels, which read it from memory."""
         return jnp.sum(jnp.asarray(self.chunk_length) > 0, dtype=jnp.int32)[None]
 
-    def level(self) -> Int32[Array, " G"]:
-        """How many segments stand before each one, each starting from the slot that the one before writes."""
+    def further_parts(self) -> Bool[Array, " G"]:
+        """Which segments are further parts; none where `parts` says so."""
+        if self.parts == 1:
+            return jnp.zeros(self.length.shape, bool)
+        writes = (self.length > 0) & (self.final_slot >= 0)
+        goes_on = (self.initial_slot[1:] == self.final_slot[:-1]) & writes[1:] & writes[:-1]
+        return jnp.concatenate([jnp.zeros(1, bool), goes_on])
+
+    def level(self, *, parts_apart: bool = True) -> Int32[Array, " G"]:
+        """How many segments stand before each one, each starting from the slot that the one before writes; a further
+        part counts with the part before it unless parts are apart."""
         writes = (self.length > 0) & (self.final_slot >= 0)
         same_slot = self.initial_slot[:, None] == self.final_slot[None]
         another = ~jnp.eye(self.length.shape[0], dtype=bool)  # a segment may resume a slot in place
         follows = same_slot & writes[None] & another
+        step = 1 if parts_apart else 1 - self.further_parts().astype(jnp.int32)[:, None]
         level = jnp.zeros_like(self.length)
         for _ in range(self.levels - 1):
-            level = jnp.max(jnp.where(follows, level[None] + 1, 0), axis=1)
+            level = jnp.max(jnp.where(follows, level[None] + step, 0), axis=1)
         return level
 
     def stream_rows(self) -> Int32[Array, " chunk_rows"]:

@@ -48,7 +48,8 @@ def segmented_gdn(
     away, else XLA copies them once: a caller that reads no slot which it does not write may pass uninitialised ones
     (`lax.empty`).
 
-    Each of `segments.levels` is a launch of the scan; a segment of a level beyond them does not run at all.
+    Each of `segments.levels` is a launch of the scan, but for one less where further parts of a segment share its
+    launch, as many as `segments.parts` allows; a segment of a level beyond them does not run at all.
 
     Raises NotImplementedError: operands other than bfloat16, gates or states other than float32, head dimensions other
     than 128.
@@ -76,15 +77,15 @@ def segmented_gdn(
         )
         # Every level writes its own rows and slots of the same arrays.
         out, slots = jax.new_ref(lax.empty(value.shape, value.dtype)), [jax.new_ref(array) for array in slot_arrays]
-        for level, slices in enumerate(_slices(segments.levels)):
+        for level, slices in enumerate(_slices(segments)):
             operands = (query, key, value, *solved)
             scan(schedule, runs[level], operands, out, slots, scale=scale, slices=slices, interpret=interpret)
         return jax.freeze(out), *map(jax.freeze, slots)
 
 
-def _slices(levels: int) -> tuple[int, ...]:
-    """Scanning warpgroups of each level."""
-    return (*(levels - 1) * (STATE_SLICES,), BRANCH_SLICES)
+def _slices(segments: Segments) -> tuple[int, ...]:
+    """Scanning warpgroups of each level; further parts are no level of their own."""
+    return (*(segments.levels - segments.parts) * (STATE_SLICES,), BRANCH_SLICES)
 
 
 def _check(query: Array, key: Array, value: Array, log_decay: Array, write_strength: Array, states: Array) -> None:
@@ -105,18 +106,21 @@ def _schedule(
     """The used chunks by level, and the share of each block; see `scan`. XLA merges these of all layers into one.
 
     A level has the same entries for each (head, slice) pair. All its steps in a row, pair by pair, are cut into equal
-    shares, and each cut moves forward to the next border of a segment, since a state stays in one block.
+    shares, and each cut moves forward to the next border of a segment and its further parts, since a state stays in one
+    block.
     """
     count, segment = segments.chunk_segment.shape[0], segments.chunk_segment
     number = jnp.arange(count, dtype=jnp.int32)
     used = segments.chunk_length > 0
     chunks = (segments.length + CHUNK_ROWS - 1) // CHUNK_ROWS
     offset = number - segments.first_chunk[segment]
-    begins, ends = offset == 0, offset == chunks[segment] - 1
-    initial, final = segments.initial_slot[segment], segments.final_slot[segment]
+    further = segments.further_parts()
+    begins, ends = (offset == 0) & ~further[segment], offset == chunks[segment] - 1
+    # A further part finds its state in the registers of the block that carried the part before.
+    initial, final = jnp.where(further, -1, segments.initial_slot)[segment], segments.final_slot[segment]
 
-    levels = segments.levels
-    level = jnp.where(used, segments.level()[segment], levels)
+    levels = len(_slices(segments))
+    level = jnp.where(used, segments.level(parts_apart=False)[segment], levels)
     entries = jnp.sum(level[None] == jnp.arange(levels, dtype=jnp.int32)[:, None], axis=1, dtype=jnp.int32)
     first_entry = jnp.cumsum(entries) - entries
     order = jnp.argsort(level, stable=True)
@@ -135,9 +139,12 @@ def _schedule(
         bits,
     )
 
-    remaining = jnp.where(begins, 0, chunks[segment[order]] - offset)  # entries to the next border
+    behind = jnp.zeros_like(chunks)  # chunks of the further parts behind each segment
+    for _ in range(segments.parts - 1):
+        behind = jnp.roll(jnp.where(further, chunks + behind, 0), -1)
+    remaining = jnp.where(begins, 0, (chunks + behind)[segment[order]] - offset)  # entries to the next border
     runs = []
-    for this_level, slices in enumerate(_slices(levels)):
+    for this_level, slices in enumerate(_slices(segments)):
         steps = entries[this_level] * (value_heads * dv // (slices * SLICE))
         cuts = jnp.arange(blocks + 1, dtype=jnp.int32) * steps // blocks
         entry = cuts % jnp.maximum(entries[this_level], 1)

@@ -138,7 +138,7 @@ def test_states_run_in_two_parts_and_branches_start_where_they_end(example):
     plans, growths = example
     _, metadata = metadata_of(plans, growths)
     segments, slots = metadata.segments, LAYOUT.capacity.requests
-    assert (segments.slots, segments.levels) == (slots, 3)
+    assert (segments.slots, segments.levels, segments.parts) == (slots, 3, 2)
     first_slots = [slots + one.initial_slot if one.resumed else -1 for one in growths]
     number = 0
     rows_of_segments = []

@@ -1,5 +1,7 @@
 """The Hopper kernels of the gated delta rule, simulated on a CPU, against a float64 recurrence over chunk rows."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -147,14 +149,15 @@ def test_goes_on_from_a_pool_and_leaves_a_state_there(first, second):
         300,
         slots=1,
         levels=3,
+        parts=2,
         chunks=8,
     )
     arguments, states, pool = operands(segments), given_states(slots=1), given_states(seed=6, slots=4)
     both = jnp.concatenate([states, pool])
     expected, expected_slots, live = recurrence(arguments, both, segments)
     call = jax.jit(pallas.segmented_gdn, static_argnames=("scale", "interpret"))
-    out, states, after = call(*arguments, states, segments, pool=pool, scale=SCALE, interpret=True)
-    out, slots = np.asarray(out, np.float64), np.concatenate([states, after]).astype(np.float64)
+    found = call(*arguments, states, segments, pool=pool, scale=SCALE, interpret=True)
+    out, slots = np.asarray(found[0], np.float64), np.concatenate(found[1:]).astype(np.float64)
     for head in range(VALUE_HEADS):
         assert error(out[live, head], expected[live, head]) < TOLERANCE
     written = np.isin(np.arange(5), segments.final_slot)
@@ -162,6 +165,42 @@ def test_goes_on_from_a_pool_and_leaves_a_state_there(first, second):
     for slot in np.flatnonzero(written):
         assert error(slots[slot], expected_slots[slot]) < TOLERANCE
     np.testing.assert_array_equal(slots[~written], np.asarray(both, np.float64)[~written])
+    if first and second:
+        apart = dataclasses.replace(segments, parts=1)
+        one_by_one = call(*arguments, states, apart, pool=pool, scale=SCALE, interpret=True)
+        np.testing.assert_array_equal(out[live], np.asarray(one_by_one[0], np.float64)[live])
+        np.testing.assert_array_equal(slots, np.concatenate(one_by_one[1:]).astype(np.float64))
+
+
+def test_further_parts_of_several_states_share_a_launch():
+    """States of 130 + 65, 3 + 1 and 64 rows, as many blocks as three: a cut falls on no border between two parts."""
+    pool = given_states(seed=6, slots=4)
+    segments = cut(
+        [
+            Segment(130, 2 + 1, 2 + 3),
+            Segment(65, 2 + 3, 0),
+            Segment(3, -1, 2 + 2),
+            Segment(1, 2 + 2, 1),
+            Segment(64, -1, -1),
+            Segment(5, 0, -1),
+            Segment(66, 1, -1),
+        ],
+        400,
+        slots=2,
+        levels=3,
+        parts=2,
+        chunks=14,
+    )
+    assert segments.further_parts().tolist() == [False, True, False, True, False, False, False]
+    assert segments.level(parts_apart=False).tolist() == [0, 0, 0, 0, 0, 1, 1]
+    arguments, states = operands(segments), given_states(slots=2)
+    expected, expected_slots, live = recurrence(arguments, jnp.concatenate([states, pool]), segments)
+    call = jax.jit(pallas.segmented_gdn, static_argnames=("scale", "interpret"))
+    out, *slots = call(*arguments, states, segments, pool=pool, scale=SCALE, interpret=True)
+    for head in range(VALUE_HEADS):
+        assert error(np.asarray(out, np.float64)[live, head], expected[live, head]) < TOLERANCE
+    for found, right in zip(np.concatenate(slots).astype(np.float64), expected_slots, strict=True):
+        assert error(found, right) < TOLERANCE
 
 
 def test_no_segment_at_all():
