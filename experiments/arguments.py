@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,28 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def positive_number(text: str) -> float:
+    """More than nothing. argparse says in one line what it is not."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
+
+
 def existing_path(text: str) -> Path:
     """A file or directory that is there. argparse says in one line that it is not."""
     if not Path(text).exists():
         raise argparse.ArgumentTypeError(f"{text}: no such file or directory")
+    return Path(text)
+
+
+def existing_directory(text: str) -> Path:
+    """A directory that is there. argparse says in one line that it is not."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: no such directory")
     return Path(text)
 
 

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.arguments import implementation, positive
+from experiments.arguments import implementation, positive, positive_number
 from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.random_requests import PROFILES, random_plan, read_profile
@@ -240,7 +240,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument(
         "--replay", type=positive, nargs="?", const=19, default=0, metavar="AGENTS", help="19 by default"
     )
-    parser.add_argument("--checkpoint-gb", type=float, default=0.5 if on_cpu else 8.0)
+    parser.add_argument("--checkpoint-gb", type=positive_number, default=0.5 if on_cpu else 8.0)
     parser.add_argument("--implementation", type=implementation, help='by op, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "growing_state.jsonl")
     options = parser.parse_args(arguments)

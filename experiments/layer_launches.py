@@ -6,8 +6,11 @@ attention in between is one of each. What an executable does once for all of its
 stands in the first of them; so the layer with the fewest launches is taken.
 """
 
+import collections
 import dataclasses
+import functools
 import itertools
+import operator
 import re
 from collections.abc import Mapping, Sequence
 
@@ -40,29 +43,40 @@ class Launch:
 def one_layer_of_each(launches: Sequence[Launch], layers: Sequence[LayerKind]) -> dict[LayerKind, list[Launch]]:
     """The launches of one layer of each kind, out of those of one pass in the order in which they ran.
 
-    Raises ValueError: there is not one convolution for each Gated DeltaNet layer, or no two of these are neighbours.
+    Raises ValueError: there is not one convolution for each Gated DeltaNet layer, or no two of these are neighbours and
+    whole.
     """
     at = [number for number, launch in enumerate(launches) if launch.name.startswith(CONVOLUTION)]
     recurrent = [number for number, kind in enumerate(layers) if kind is LayerKind.GATED_DELTA_NET]
     if len(at) != len(recurrent):
         raise ValueError(f"the trace has {len(at)} convolutions, the model {len(recurrent)} layers with one")
-    between: dict[int, list[Sequence[Launch]]] = {1: [], 2: []}  # by how many layers the second is further on
+    between: dict[int, list[Sequence[Launch]]] = {}  # by how many layers the second is further on
     for (begin, end), (layer, other) in zip(itertools.pairwise(at), itertools.pairwise(recurrent), strict=True):
-        apart, part = other - layer, launches[begin:end]
-        # The profiler loses launches at times.
-        if len(_behind_products(part)) == apart * len(_PRODUCTS):
-            between.setdefault(apart, []).append(part)
-    if not between[1]:
+        between.setdefault(other - layer, []).append(launches[begin:end])
+    whole = {apart: _whole(parts, apart * len(_PRODUCTS)) for apart, parts in between.items()}
+    if not whole.get(1):
         raise ValueError("no two Gated DeltaNet layers are neighbours with all of their products")
     # Behind its convolution a layer has all of its products but the first.
-    turned = min(between[1], key=len)
+    turned = min(whole[1], key=len)
     end = _behind_products(turned)[-2]
     found = {LayerKind.GATED_DELTA_NET: [*turned[end:], *turned[:end]]}
-    if between[2]:
-        both = min(between[2], key=len)
+    if whole.get(2):
+        both = min(whole[2], key=len)
         ends = _behind_products(both)
         found[LayerKind.ATTENTION] = list(both[ends[-2 - len(_PRODUCTS)] : ends[-2]])
     return found
+
+
+def _whole(parts: Sequence[Sequence[Launch]], products: int) -> list[Sequence[Launch]]:
+    """Those of equal layers that lost no launch of a kernel, as the profiler does at times: they have so many products,
+    and of every kernel as many as any."""
+    counts = [collections.Counter(op for op in map(_kernel_of, part) if op != _REST) for part in parts]
+    most = functools.reduce(operator.or_, counts, collections.Counter())
+    return [
+        part
+        for part, kernels in zip(parts, counts, strict=True)
+        if kernels == most and len(_behind_products(part)) == products
+    ]
 
 
 def _behind_products(launches: Sequence[Launch]) -> list[int]:
@@ -70,9 +84,13 @@ def _behind_products(launches: Sequence[Launch]) -> list[int]:
     return [number for number, launch in enumerate(launches, 1) if _PRODUCT.search(launch.name)]
 
 
+def _kernel_of(launch: Launch) -> str:
+    return next((op for name, op in _KERNELS.items() if launch.name.startswith(name)), _REST)
+
+
 def ops_of(layer: Sequence[Launch]) -> list[str]:
     """The op that each launch of a layer belongs to: "between" for what XLA does between the others."""
-    found = [next((op for name, op in _KERNELS.items() if launch.name.startswith(name)), _REST) for launch in layer]
+    found = list(map(_kernel_of, layer))
     products = [number for number, launch in enumerate(layer) if _PRODUCT.search(launch.name)]
     if len(products) == len(_PRODUCTS):
         for number, name in zip(products, _PRODUCTS, strict=True):

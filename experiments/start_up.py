@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.arguments import existing_path, positive, tokenizer_directory
+from experiments.arguments import existing_directory, positive, tokenizer_directory
 from experiments.model_sizes import SIZES
 from experiments.random_checkpoint import write_checkpoint
 from flide_jax.engine.model_directory import demo_directory
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         help="with --size: a directory with tokenizer.json, or .json.xz; the demo model's by default",
     )
     parser.add_argument("--capacities", nargs="+", help="256, or of a true size six")
-    parser.add_argument("--bundle", type=existing_path, help="that `flide-jax warm` made of these; nothing is compiled")
+    parser.add_argument("--bundle", type=existing_directory, help="made of these before; nothing is compiled")
     parser.add_argument("--repeats", type=positive, help="1, or of a true size 3")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "start_up.jsonl")
     options = parser.parse_args(arguments)
@@ -94,6 +94,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         print(f"{name:10}{taken:8.2f} s")
     print(f"{'bundle':10}{found['bundle_mb']:8.1f} MB of {len(capacities)} executables")
     record = {"size": options.size or "demo", "capacities": [int(one) for one in capacities]} | found
+    record |= {"bundle_made_before": options.bundle is not None}
     return records.append(options.results, record)
 
 

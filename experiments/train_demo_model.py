@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> dict:
     """Trains, saves, evaluates; returns the record."""
     begin = time.monotonic()
     options = _options(arguments)
-    run = TINY if options.tiny else options.change
+    run = TINY if options.tiny else options.run
     labels = PromptFormat.load(DEMO).label_ids[:LABELS]
     written = run.architecture(Tokenizer.from_file(str(DEMO / "tokenizer.json")).get_vocab_size())
     config = Qwen35Config.from_transformers(written)
@@ -215,9 +215,13 @@ def _measure(engine: Engine, run: Run, intents: list[Path]) -> dict[str, dict]:
 
 def _changed(fields: str) -> Run:
     try:
-        return dataclasses.replace(Run(), **json.loads(fields))
+        run = dataclasses.replace(Run(), **json.loads(fields))
     except (TypeError, ValueError) as error:  # no JSON, no object, or no field
         raise argparse.ArgumentTypeError(f"must be fields of a run, as a JSON object: {error}") from None
+    for name, usual in vars(Run()).items():
+        if not isinstance(getattr(run, name), (int, float) if isinstance(usual, float) else type(usual)):
+            raise argparse.ArgumentTypeError(f"{name} of a run has to be of type {type(usual).__name__}")
+    return run
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -234,7 +238,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=records.RESULTS / "train_demo_model.jsonl")
     parser.add_argument("--every", type=positive, default=50, help="steps between reports")
     parser.add_argument(
-        "--change", type=_changed, default=Run(), help='fields of the run to change, as JSON: {"streams": 32}'
+        "--change",
+        dest="run",
+        type=_changed,
+        default=Run(),
+        help='fields of the run to change, as JSON: {"streams": 32}',
     )
     parser.add_argument("--tiny", action="store_true", help="a model and a world small enough for a CPU")
     return parser.parse_args(arguments)

@@ -72,7 +72,7 @@ def fork_attention(
             batch-invariant has cached keys or other rows than whole chunks of the stream.
     """
     (_, heads, head_dim), (_, key_heads, _) = query.shape, key.shape
-    if heads % key_heads:
+    if not key_heads or heads % key_heads:
         raise ValueError(f"fork_attention: {heads} query heads are not a multiple of {key_heads} key heads")
     if key.shape != value.shape or key.shape[2] != head_dim:
         raise ValueError(f"fork_attention: query {query.shape}, key {key.shape} and value {value.shape} disagree")
@@ -82,6 +82,8 @@ def fork_attention(
         _check_cached(cached, query, key)
     if batch_invariant:
         _check_batch_invariant(query, key, cached)
+    if not query.shape[0]:
+        return query
     options = {"cached": cached, "scale": scale, "finite": finite, "batch_invariant": batch_invariant}
     return dispatch.run("fork_attention", IMPLEMENTATIONS, implementation, query, key, value, spans, **options)
 

@@ -133,7 +133,8 @@ def _kernel(plan: Plan) -> Callable[..., Array]:
                         addend = residual_of(number, slot_of(first + plan.blocks + number))[my_rows]
                         part = addend.astype(jnp.float32) + part
                     buffer = pieces.at[warpgroup, piece % plan.buffers]
-                    plgpu.wait_smem_to_gmem(plan.buffers - 1, wait_read_only=True)
+                    # The first piece may follow, in the tile before, on one that left from the same buffer.
+                    plgpu.wait_smem_to_gmem(plan.buffers - 1 if piece else 0, wait_read_only=True)
                     buffer[...] = part.astype(jnp.bfloat16)
                     plgpu.commit_smem()
                     rows = pl.ds(row + down * UNIT, UNIT)

@@ -54,8 +54,13 @@ def rotary_norm(
         once. The bits of a row depend on the row alone as they do in `rms_norm`.
 
     Raises:
-        ValueError: fewer columns than heads, or more frequencies than pairs of dims.
+        ValueError: fewer columns than heads, a column before the first, more frequencies than pairs of dims, or angles
+            of other rows.
     """
+    if heads < 1 or begin < 0 or (value_begin or 0) < 0:
+        raise ValueError(f"rotary_norm: {heads} heads from column {begin}, values from {value_begin}")
+    if not cos.shape == sin.shape == (projected.shape[0], cos.shape[1]):
+        raise ValueError(f"rotary_norm: angles {cos.shape} and {sin.shape} for {projected.shape[0]} rows")
     columns = max(begin, value_begin or 0) + heads * weight.shape[0]
     if projected.shape[1] < columns:
         raise ValueError(f"rotary_norm: rows of {projected.shape[1]} columns, heads up to column {columns}")

@@ -69,7 +69,7 @@ def segmented_conv(
     """
     channels, value_heads = weights.taps.shape[1], write_logit.shape[1]
     value_channels = channels - 2 * key_heads * key_dim
-    if value_channels <= 0 or value_channels % value_heads or value_heads % key_heads:
+    if value_channels <= 0 or key_heads < 1 or value_channels % value_heads or value_heads % key_heads:
         raise ValueError(
             f"segmented_conv: {channels} channels do not hold {key_heads} query and key heads of {key_dim} "
             f"and {value_heads} value heads"

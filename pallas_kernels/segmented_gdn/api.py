@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels import dispatch
@@ -61,12 +63,13 @@ def segmented_gdn(
     Raises:
         ValueError: nv is not a multiple of nk, or the rows are not those of the chunk list.
     """
-    if value.shape[1] % key.shape[1]:
+    if not key.shape[1] or value.shape[1] % key.shape[1]:
         raise ValueError(f"segmented_gdn: {value.shape[1]} value heads are not a multiple of {key.shape[1]} key heads")
     if pool is not None and (pool.shape[1:] != states.shape[1:] or pool.dtype != states.dtype):
         raise ValueError(
             f"segmented_gdn: a pool of {pool.shape[1:]} {pool.dtype} and slots of {states.shape[1:]} {states.dtype}"
         )
+    segments = jax.tree.map(jnp.asarray, segments)
     chunks = segments.chunk_length.shape[0]
     if value.shape[0] != CHUNK_ROWS * chunks:
         raise ValueError(f"segmented_gdn: {value.shape[0]} rows are not {CHUNK_ROWS} for each of {chunks} chunks")

@@ -11,7 +11,9 @@ import pytest
         ("train_demo_model", ["--change", "streams=3"], "--change: must be fields of a run, as a JSON object"),
         ("train_demo_model", ["--change", '{"steams": 3}'], "unexpected keyword argument 'steams'"),
         ("serve_load", ["--tokenizer", "."], "--tokenizer: .: no directory with tokenizer.json or tokenizer.json.xz"),
-        ("start_up", ["--bundle", "nowhere"], "--bundle: nowhere: no such file or directory"),
+        ("train_demo_model", ["--change", '{"streams": "a"}'], "streams of a run has to be of type int"),
+        ("start_up", ["--bundle", "nowhere"], "--bundle: nowhere: no such directory"),
+        ("growing_state", ["--checkpoint-gb", "nan"], "--checkpoint-gb: must be a number above 0, got 'nan'"),
         ("growing_state", ["--checkpoint-gb", "0.0001"], "--checkpoint-gb: checkpoints of this model take"),
     ],
 )

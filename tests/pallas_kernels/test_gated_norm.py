@@ -74,6 +74,7 @@ class TestKernel:
             *operands, case.segments(), gate_begin=case.gate_begin, epsilon=EPSILON, interpret=True
         )
 
+    @pytest.mark.usefixtures("no_races")
     @pytest.mark.parametrize("name", AWKWARD)
     def test_equals_the_formula(self, name):
         case = AWKWARD[name]

@@ -125,6 +125,7 @@ class TestKernel:
             x, weight, residual=residual[0] if residual else None, swiglu=case.swiglu, tile=tile, interpret=True
         )
 
+    @pytest.mark.usefixtures("no_races")
     @pytest.mark.parametrize("name", AWKWARD)
     def test_equals_the_formula(self, name):
         case = AWKWARD[name]
@@ -133,6 +134,7 @@ class TestKernel:
         assert found.dtype == jnp.bfloat16
         assert_close(found, formula(case, *operands), OPERATOR["bfloat16"])
 
+    @pytest.mark.usefixtures("no_races")
     @pytest.mark.parametrize("epilogue", EPILOGUES)
     def test_no_tile_and_no_number_of_rows_changes_a_bit(self, epilogue):
         """Blocks of K are added in their order, in every tile, wherever a row stands."""

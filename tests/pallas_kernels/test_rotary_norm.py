@@ -71,6 +71,9 @@ def test_refuses_what_is_not_there():
     with pytest.raises(ValueError, match="9 frequencies for heads of 16"):
         wide = jnp.ones((5, 9), jnp.float32)
         rotary_norm(projected, weight, wide, wide, heads=4, begin=0, epsilon=EPSILON)
+    for columns in ({"heads": 0, "begin": 0}, {"heads": 4, "begin": -1}, {"heads": 4, "begin": 0, "value_begin": -8}):
+        with pytest.raises(ValueError, match=f"{columns['heads']} heads from column {columns['begin']}"):
+            rotary_norm(projected, weight, cos, sin, epsilon=EPSILON, **columns)
 
 
 class TestKernel:

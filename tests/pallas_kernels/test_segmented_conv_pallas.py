@@ -45,6 +45,7 @@ def called(function, case: Case, operands, **options):
     )
 
 
+@pytest.mark.usefixtures("no_races")
 @pytest.mark.parametrize("name", AWKWARD)
 def test_equals_the_reference(name):
     case = AWKWARD[name]
