@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from pallas_kernels.dispatch import NAMES, OPS, device_kind
+from pallas_kernels.provenance import provenance
 
 # Measured on an H200: a large bfloat16 product, and a large copy (bytes read and written).
 OPERATIONS_PER_SECOND = 790e12
@@ -108,7 +109,7 @@ def implementations_of(op: str) -> Collection[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Prints a table; `--out` appends each row with the versions and the device."""
+    """Prints a table; `--out` appends each row with what produced it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("ops", nargs="*", default=list(OPS), metavar="op", help=f"of {', '.join(OPS)}; all by default")
     parser.add_argument("--case", action="append", default=[], help="a case by name; all by default")
@@ -128,9 +129,8 @@ def main(arguments: list[str] | None = None) -> None:
         label = f"{row['op']:16} {row['case']:20} {row['implementation']:8}"
         print(label, row["error"] if "error" in row else _figures(row), flush=True)
         if options.out:
-            versions = {"jax": jax.__version__, "device": device_kind()}
             with options.out.open("a") as file:
-                file.write(json.dumps(row | versions) + "\n")
+                file.write(json.dumps(row | provenance()) + "\n")
 
 
 def _figures(row: dict[str, Any]) -> str:
