@@ -21,6 +21,8 @@ _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+# Which transformers would import in two seconds, and no notebook uses.
+_WITHOUT_TORCH = "--IPKernelApp.exec_lines=import sys; sys.modules['torch'] = None"
 
 
 def written() -> list[Path]:
@@ -48,6 +50,7 @@ def execute(path: Path) -> nbformat.NotebookNode:
         "JAX_COMPILATION_CACHE_DIR": str(root / ".jax_cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
         "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm asks for widgets that show progress
         "PATH": os.pathsep.join([str(commands), os.environ.get("PATH", "")]),
     }
@@ -56,7 +59,13 @@ def execute(path: Path) -> nbformat.NotebookNode:
         options = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
         folder = {"metadata": {"path": str(FOLDER)}}
         client = NotebookClient(
-            notebook, config=options, timeout=300, record_timing=False, coalesce_streams=True, resources=folder
+            notebook,
+            config=options,
+            extra_arguments=[_WITHOUT_TORCH],
+            timeout=300,
+            record_timing=False,
+            coalesce_streams=True,
+            resources=folder,
         )
         client.execute(env=environment)
     notebook.metadata = nbformat.from_dict(_METADATA)

@@ -43,6 +43,10 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
+# What is imported stays, and a tracing makes many objects: looking for garbage among all of them takes a while.
+gc.freeze()
+gc.set_threshold(100_000, 20, 100)
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 

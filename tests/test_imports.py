@@ -213,3 +213,16 @@ except RuntimeError as error:
         [sys.executable, "-W", "error", "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (0, "needs a device: True\n"), done.stderr
+
+
+def test_the_command_does_not_wait_for_torch():
+    """Where it is installed, transformers would import it."""
+    program = (
+        "import sys; from flide_jax.__main__ import command; command();"
+        "print('transformers' in sys.modules, sys.modules['torch'])"
+    )
+    example = ROOT / "flide_jax" / "demo" / "examples" / "support.json"
+    command = [sys.executable, "-c", program, "inspect", str(example), "--demo"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "True None"

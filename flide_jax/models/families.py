@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-
 from flide_jax.models import qwen3_5
 from flide_jax.models.checkpoint_files import CheckpointError, in_one_line
 
@@ -71,6 +69,8 @@ def read_config(directory: Path) -> tuple[Family, Any]:
     if model_type not in FAMILIES:
         supported = ", ".join(FAMILIES)
         raise CheckpointError(f"{file}: model_type {model_type!r} is not supported, only {supported}")
+    from transformers import AutoConfig  # Seconds to import, with torch where there is one; most processes read none.
+
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # transformers checks fields with errors of several libraries

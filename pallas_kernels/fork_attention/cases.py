@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from pallas_kernels import trees
 from pallas_kernels.fork_attention.api import fork_attention
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS, CachedKeys, KeySpans
+from pallas_kernels.random_numbers import normal
 from pallas_kernels.trees import Request
 
 
@@ -78,7 +79,7 @@ class Case:
             *(2 * [pages] if self.cached else []),
         )
         keys = jax.random.split(key, len(shapes))
-        return tuple(jax.random.normal(one, shape, dtype) for one, shape in zip(keys, shapes, strict=True))
+        return tuple(normal(one, shape, dtype) for one, shape in zip(keys, shapes, strict=True))
 
     def operations(self) -> float:
         """Floating-point operations of the visible scores and their sums."""

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels import trees
 from pallas_kernels.gated_norm.api import gated_norm
+from pallas_kernels.random_numbers import normal
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 from pallas_kernels.trees import Request
 
@@ -39,9 +40,9 @@ class Case:
         width = self.gate_begin + (self.heads + 1) * HEAD_DIM
         out, projected, weight = jax.random.split(key, 3)
         return (
-            jax.random.normal(out, (chunk_rows, self.heads, HEAD_DIM), dtype),
-            jax.random.normal(projected, (self.rows, width), dtype),
-            1 + jax.random.normal(weight, (HEAD_DIM,), jnp.float32),
+            normal(out, (chunk_rows, self.heads, HEAD_DIM), dtype),
+            normal(projected, (self.rows, width), dtype),
+            1 + normal(weight, (HEAD_DIM,), jnp.float32),
         )
 
     def operations(self) -> float:

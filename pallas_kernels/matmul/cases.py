@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pallas_kernels.matmul.api import matmul
+from pallas_kernels.random_numbers import normal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Case:
         """x, a weight that keeps its size, and the residual if there is one."""
         x, weight, residual = jax.random.split(key, 3)
         operands = (
-            jax.random.normal(x, (self.rows, self.depth), dtype),
-            jax.random.normal(weight, (self.columns, self.depth), dtype) / math.sqrt(self.depth),
+            normal(x, (self.rows, self.depth), dtype),
+            normal(weight, (self.columns, self.depth), dtype) / math.sqrt(self.depth),
         )
-        return (*operands, jax.random.normal(residual, (self.rows, self.columns), dtype))[: 2 + self.residual]
+        return (*operands, normal(residual, (self.rows, self.columns), dtype))[: 2 + self.residual]
 
     def operations(self) -> float:
         """Of the product."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pallas_kernels.random_numbers import normal
 from pallas_kernels.rms_norm.api import rms_norm
 
 EPSILON = 1e-6
@@ -22,10 +23,10 @@ class Case:
     def operands(self, key: jax.Array, dtype: DTypeLike = jnp.bfloat16) -> tuple[jax.Array, jax.Array]:
         """x, with rows of different sizes, and weight."""
         x, size, weight = jax.random.split(key, 3)
-        sizes = jnp.exp(3 * jax.random.normal(size, (self.rows, 1), jnp.float32))
+        sizes = jnp.exp(3 * normal(size, (self.rows, 1), jnp.float32))
         return (
-            (sizes * jax.random.normal(x, (self.rows, self.width), jnp.float32)).astype(dtype),
-            0.3 * jax.random.normal(weight, (self.width,), jnp.float32),
+            (sizes * normal(x, (self.rows, self.width), jnp.float32)).astype(dtype),
+            0.3 * normal(weight, (self.width,), jnp.float32),
         )
 
     def operations(self) -> float:

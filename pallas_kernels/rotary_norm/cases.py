@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pallas_kernels.random_numbers import normal
 from pallas_kernels.rotary_norm.api import rotary_norm
 
 EPSILON = 1e-6
@@ -38,8 +39,8 @@ class Case:
         turns = 100 * jax.random.uniform(angles, (self.rows, self.frequencies), jnp.float32)
         width = 2 * (self.heads + self.key_heads) * self.dims
         return (
-            3 * jax.random.normal(projected, (self.rows, width), dtype),
-            0.3 * jax.random.normal(weight, (self.dims,), jnp.float32),
+            3 * normal(projected, (self.rows, width), dtype),
+            0.3 * normal(weight, (self.dims,), jnp.float32),
             jnp.cos(turns),
             jnp.sin(turns),
         )

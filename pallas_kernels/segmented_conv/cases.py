@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from pallas_kernels import trees
+from pallas_kernels.random_numbers import normal
 from pallas_kernels.segmented_conv.api import segmented_conv
 from pallas_kernels.segmented_conv.metadata import ConvOutput, ConvWeights
 from pallas_kernels.segmented_gdn.metadata import Segments
@@ -56,7 +57,7 @@ class Case:
         if self.tail is not None:
             shapes.append((len(self.requests), TAPS - 1, self.channels))
         *rows, taps, rate, bias = (
-            jax.random.normal(one, shape, jnp.float32)
+            normal(one, shape, jnp.float32)
             for one, shape in zip(
                 jax.random.split(key, 3 + len(shapes)),
                 (*shapes, (TAPS, self.channels), *2 * [(self.value_heads,)]),

@@ -10,6 +10,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from pallas_kernels import trees
+from pallas_kernels.random_numbers import normal
 from pallas_kernels.segmented_gdn.api import segmented_gdn
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
 from pallas_kernels.trees import Request
@@ -49,12 +50,12 @@ class Case:
         rows = padding.shape[0]
         keys = jax.random.split(key, 7)
         query, key, value = (
-            jax.random.normal(one, (rows, heads, HEAD_DIM), jnp.float32)
+            normal(one, (rows, heads, HEAD_DIM), jnp.float32)
             for one, heads in zip(keys[:3], (self.key_heads, self.key_heads, self.value_heads), strict=True)
         )
-        key = key + 0.5 * jax.random.normal(keys[3], (1, self.key_heads, HEAD_DIM), jnp.float32)
+        key = key + 0.5 * normal(keys[3], (1, self.key_heads, HEAD_DIM), jnp.float32)
         query, key = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
-        log_decay, write_strength = (jax.random.normal(one, (rows, self.value_heads), jnp.float32) for one in keys[4:6])
+        log_decay, write_strength = (normal(one, (rows, self.value_heads), jnp.float32) for one in keys[4:6])
         gates = (-jnp.exp(log_decay - 2), jax.nn.sigmoid(write_strength + 1))
         return (
             *(jnp.where(padding[..., None], 0, x).astype(dtype) for x in (query, key, value)),
@@ -64,7 +65,7 @@ class Case:
 
     def _pool(self, key: jax.Array) -> list[jax.Array]:
         shape = (2 * len(self.requests), self.value_heads, HEAD_DIM, HEAD_DIM)
-        return [] if self.tail is None else [0.1 * jax.random.normal(key, shape, jnp.float32)]
+        return [] if self.tail is None else [0.1 * normal(key, shape, jnp.float32)]
 
     def operations(self) -> float:
         """Products of the chunks: three with the state, and the chunk's own scores, inverse (13 of 64) and mixes."""

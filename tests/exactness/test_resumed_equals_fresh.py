@@ -135,7 +135,7 @@ def test_rows_of_the_state_are_read():
     assert growing.ask(dataclasses.replace(plan, **reads), resumed=[120]) <= EXACT
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.integers(0, 2**32 - 1))
 def test_agents_that_grow_and_diverge_at_random(seed):
     """More than there is room for: rounds of one to three agents, whose texts often share their beginnings."""

@@ -71,7 +71,7 @@ def rounds_in_two_orders(draw):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(rounds_in_two_orders())
 def test_random_rounds_in_any_order(dtype, rounds):
     assert all(shares(executables(dtype), *rounds))

@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-from experiments import exactness, latency
+from experiments import exactness, latency, measured_model
+from experiments.model_sizes import SIZES
+from flide_jax.engine.model_directory import describe
 
 ARGUMENTS = {
     "exactness": "--trees 1 --seed 9",
@@ -14,7 +16,7 @@ ARGUMENTS = {
     "ablation": "--without forks --repeats 1 --queued 1",
     "questions_per_state": "--repeats 1",
     "memory_use": "--capacities 128",
-    "start_up": "--capacities 256",
+    "start_up": "--size 0.8B --capacities 256 --repeats 1",
     "latency": "--repeats 2 --queued 2",
     "padding": "",
 }
@@ -34,6 +36,13 @@ def run(tmp_path):
         return appended
 
     return experiment
+
+
+@pytest.fixture
+def two_layers(tiny_model, monkeypatch):
+    """In place of the demo model and of a true size, where no answer matters: a program compiles a quarter as long."""
+    monkeypatch.setattr(measured_model, "demo_directory", lambda: tiny_model)
+    monkeypatch.setitem(SIZES, "0.8B", describe(tiny_model).architecture)
 
 
 def test_exactness(run):
@@ -59,14 +68,14 @@ def test_multi_item_scoring(run):
         assert ways[way]["first"] < 1e-5 < min(ways[way]["moved"], ways[way]["reversed"])
 
 
-def test_ablation(run):
+def test_ablation(run, two_layers):
     (record,) = run("ablation")
     assert list(record["without"]) == ["nothing", "forks"]
     for row in record["without"].values():
         assert row["moved"] < 1e-5 and row["lone_ms"] > 0
 
 
-def test_questions_per_state(run):
+def test_questions_per_state(run, two_layers):
     (record,) = run("questions_per_state")
     for row in record["rows"]:
         assert row["tokens"] == record["state"] + row["questions"] * record["question"]
@@ -79,12 +88,12 @@ def test_memory_use(run):
     assert [one["tokens"] for one in record["rounds"]] == [128]
 
 
-def test_start_up(run):
+def test_start_up(run, two_layers):
     (record,) = run("start_up")
     assert set(record["seconds"]) == {"compiled", "bundle", "warm"} and record["bundle_mb"] > 0.1
 
 
-def test_latency(run):
+def test_latency(run, two_layers):
     (record,) = run("latency")
     assert (record["size"], record["workload"], record["dtype"]) == ("demo", "race-one", "float32")
     assert len(record["samples_ms"]) == 2 and list(record["queued"]) == ["2"] and "floor_ms" not in record

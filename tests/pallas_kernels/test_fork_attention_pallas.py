@@ -43,8 +43,7 @@ def test_equals_the_reference(name):
     assert_close(out, expected(case, operands), OPERATOR["bfloat16"])
 
 
-@pytest.mark.parametrize("splits", [1, 2, 5])
-@pytest.mark.parametrize("name", ["block edges", "cached and not"])
+@pytest.mark.parametrize(("name", "splits"), [("block edges", 2), ("cached and not", 1), ("cached and not", 5)])
 def test_split_keys_give_the_same_sums(name, splits):
     case = AWKWARD[name]
     operands = case.operands(jax.random.key(1))
