@@ -22,9 +22,10 @@ from flide_jax.drawing.figures.style import (
 type Record = Mapping[str, Any]
 """One line of a file of records."""
 
-# What a launch is part of, by how its name begins; the rest are fusions of norms, rotary positions and the like.
+# What a launch is part of, by how its name begins; the rest are fusions of norms and the like.
 _PARTS = {
     "fork_attention": "attention",
+    "rotary_norm": "attention",
     "segmented_gdn": "recurrence",
     "segmented_conv": "convolution",
     "gated_norm": "gated norm",
