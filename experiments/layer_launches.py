@@ -91,12 +91,12 @@ def _kernel_of(launch: Launch) -> str:
 def ops_of(layer: Sequence[Launch]) -> list[str]:
     """The op that each launch of a layer belongs to: "between" for what XLA does between the others."""
     found = list(map(_kernel_of, layer))
-    products = [number for number, launch in enumerate(layer) if _PRODUCT.search(launch.name)]
+    products = _behind_products(layer)
     if len(products) == len(_PRODUCTS):
-        for number, name in zip(products, _PRODUCTS, strict=True):
-            found[number] = name
-            if name in _NORM_BEFORE and number:
-                found[number - 1] = "norm"
+        for end, name in zip(products, _PRODUCTS, strict=True):
+            found[end - 1] = name
+            if name in _NORM_BEFORE and end > 1:
+                found[end - 2] = "norm"
     return found
 
 

@@ -93,9 +93,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     for name, taken in found["seconds"].items():
         print(f"{name:10}{taken:8.2f} s")
     print(f"{'bundle':10}{found['bundle_mb']:8.1f} MB of {len(capacities)} executables")
-    record = {"size": options.size or "demo", "capacities": [int(one) for one in capacities]} | found
-    record |= {"bundle_made_before": options.bundle is not None}
-    return records.append(options.results, record)
+    record = {
+        "size": options.size or "demo",
+        "capacities": [int(one) for one in capacities],
+        "bundle_made_before": options.bundle is not None,
+    }
+    return records.append(options.results, record | found)
 
 
 if __name__ == "__main__":

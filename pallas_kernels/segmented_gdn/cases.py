@@ -110,7 +110,7 @@ def text_alone(
 
 def caller(case: Case, implementation: str) -> Callable[..., tuple[jax.Array, ...]]:
     """The op on the operands of a case, with slots that hold nothing yet."""
-    segments = jax.tree.map(jnp.asarray, case.segments())
+    segments = case.segments()
 
     def call(
         query: jax.Array,

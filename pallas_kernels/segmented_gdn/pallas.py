@@ -56,7 +56,6 @@ def segmented_gdn(
     """
     _check(query, key, value, log_decay, write_strength, states)
     slot_arrays = (states,) if pool is None else (states, pool)
-    segments = jax.tree.map(jnp.asarray, segments)
     chunks, value_heads = segments.chunk_length.shape[0], value.shape[1]
     blocks = 3 if interpret else MULTIPROCESSORS
 

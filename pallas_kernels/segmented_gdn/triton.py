@@ -65,7 +65,6 @@ def segmented_gdn(
     from pallas_kernels.segmented_gdn import triton_kernels
 
     _check(query, key, value, log_decay, write_strength, states)
-    segments = jax.tree.map(jnp.asarray, segments)
     (_, key_heads, key_dim), (_, value_heads, value_dim) = key.shape, value.shape
     chunks = segments.chunk_length.shape[0]
     constants = {

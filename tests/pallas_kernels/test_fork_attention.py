@@ -238,8 +238,17 @@ def test_refuses_heads_that_do_not_group_and_unknown_names():
     query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
     with pytest.raises(ValueError, match="5 query heads are not a multiple of 2 key heads"):
         fork_attention(query[:, :5], key, value, metadata.spans, scale=1.0)
+    with pytest.raises(ValueError, match="6 query heads are not a multiple of 0 key heads"):
+        fork_attention(query, key[:, :0], value[:, :0], metadata.spans, scale=1.0)
     with pytest.raises(ValueError, match="implementation must be one of reference, xla, pallas"):
         fork_attention(query, key, value, metadata.spans, scale=1.0, implementation="cuda")
+
+
+def test_no_query_row_at_all():
+    _, metadata = round_of_three()
+    query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
+    none = jax.tree.map(lambda column: column[:0], metadata.spans)
+    assert fork_attention(query[:0], key, value, none, scale=1.0).shape == (0, *query.shape[1:])
 
 
 def test_refuses_pages_that_are_not_those_of_the_keys():

@@ -52,7 +52,6 @@ def over_stream(segments, arguments, states, implementation, *, pool=None, unuse
 
     In chunk rows, padding of used chunks is zero and unused chunks hold `unused`.
     """
-    segments = jax.tree.map(jnp.asarray, segments)
     stream_rows = segments.stream_rows()
     padding = jnp.where(jnp.repeat(segments.chunk_length > 0, CHUNK_ROWS), 0.0, unused)
 
@@ -270,6 +269,9 @@ def test_refuses_heads_that_do_not_group():
     with pytest.raises(ValueError, match="5 value heads are not a multiple of 2 key heads"):
         arguments = (query, key, value[:, :5], *(x[:, :5] for x in gates))
         run(metadata, arguments, "float32", "xla", states=slots(metadata, "float32")[:, :5])
+    with pytest.raises(ValueError, match="6 value heads are not a multiple of 0 key heads"):
+        arguments = (query[:, :0], key[:, :0], value, *gates)
+        run(metadata, arguments, "float32", "xla", states=slots(metadata, "float32"))
 
 
 def test_refuses_rows_that_are_not_of_the_chunk_list():
