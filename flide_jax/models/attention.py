@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int32
 
@@ -89,8 +90,6 @@ def gated_attention(
     query, key = checkpoint_name(query, "query"), checkpoint_name(key, "key")
     cached = None
     if pages is not None and growth is not None:
-        # Written first: what is read is elsewhere, and so one version of the pages is alive at a time.
-        pages = pages.keep(key, value, growth)
         cached = pages.cached(growth)
         cached = cached if rows is None else cached.of_rows(rows)
     attend = functools.partial(
@@ -105,6 +104,10 @@ def gated_attention(
             chunk_row = jnp.asarray(chunks.chunk_row)
             mixed = mixed[chunk_row if rows is None else chunk_row[rows]]
             gate = gate if rows is None else gate[rows]
+    if pages is not None and growth is not None:
+        # Written when they have been read, so that no version is copied, and beside what follows, which waits for none.
+        mixed, pages = lax.optimization_barrier((mixed, pages))
+        pages = pages.keep(key, value, growth)
     mixed = checkpoint_name(mixed, "attention").reshape(-1, heads * head_dim).astype(params.query_norm.dtype)
     gated = checkpoint_name((mixed * jax.nn.sigmoid(gate.astype(mixed.dtype))).astype(hidden.dtype), "gate")
     return checkpoint_name(multiply(gated, params.out_proj, residual=residual), "out_proj"), pages

@@ -77,9 +77,6 @@ def gated_delta_net(
     gate_begin = config.conv_channels
     write_begin = gate_begin + config.value_channels
     write_logit, decay_input = jnp.split(projected[:, write_begin:], 2, axis=1)
-    if slots is not None and growth is not None:
-        # Written first: what is read is elsewhere, and so one version of the windows is alive at a time.
-        slots = slots.keep_windows(projected, growth)
     with jax.named_scope("segmented_conv"):
         operands = segmented_conv(
             projected,
@@ -93,6 +90,11 @@ def gated_delta_net(
             key_dim=config.key_dim,
             implementation=implementation,
         )
+    if slots is not None and growth is not None:
+        # Written when they have been read, so that no version is copied, and beside the recurrence, which waits for
+        # none of it.
+        operands, slots = lax.optimization_barrier((operands, slots))
+        slots = slots.keep_windows(projected, growth)
     operands = checkpoint_name(operands, "convolution")
     with jax.named_scope("segmented_gdn"):
         out, *states = segmented_gdn(
@@ -110,7 +112,8 @@ def gated_delta_net(
             implementation=implementation,
         )
     if slots is not None:
-        slots = StateSlots(states=states[-1], windows=slots.windows)
+        # And not later, for the projected rows stay where they are until then.
+        out, slots = lax.optimization_barrier((out, StateSlots(states=states[-1], windows=slots.windows)))
     out = checkpoint_name(out, "recurrence")
     with jax.named_scope("gated_norm"):
         normed = gated_norm(
