@@ -116,18 +116,19 @@ class Bench:
         return 1e3 * statistics.median([self.seconds(plan)[0] for plan in plans][2:])
 
     def steps(self, history: int, *, repeats: int) -> dict[str, Any]:
-        """An agent that goes on from a history, step by step."""
+        """The next steps of agents that each have a history."""
         scale, lengths = self.scale, self.scale.questions.branches
-        agent = Agent(self.vocabulary, seed=history)
+        agents = [Agent(self.vocabulary, seed=history + number) for number in range(repeats + 2)]
         self.run.growing.clear()  # type: ignore[union-attr]
-        first = agent.plan(history, lengths)
+        histories = [agent.plan(history, lengths) for agent in agents]
         computed = Request(scale.new + scale.placement.margin, lengths)
-        plain = [without(random_plan(computed, agent.rng, vocabulary=self.vocabulary)) for _ in range(repeats + 2)]
+        plain = [without(random_plan(computed, agent.rng, vocabulary=self.vocabulary)) for agent in agents]
         whole = without(Agent(self.vocabulary, seed=1).plan(history + scale.new, lengths))
-        self.compile([first, plain[0]], growing=True)
+        self.compile([histories[0], plain[0]], growing=True)
         self.compile([plain[0], whole], growing=False)
-        self.seconds(first)
-        plans = [agent.plan(history + (step + 1) * scale.new, lengths) for step in range(repeats + 2)]
+        for plan in histories:
+            self.seconds(plan)
+        plans = [agent.plan(history + scale.new, lengths) for agent in agents]
         found = [self.seconds(plan) for plan in plans]
         return {
             "case": f"history {history}",
