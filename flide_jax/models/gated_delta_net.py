@@ -83,7 +83,7 @@ def gated_delta_net(
             write_logit,
             decay_input,
             ConvWeights(taps=params.conv_taps, log_decay_rate=params.log_decay_rate, decay_bias=params.decay_bias),
-            jnp.asarray(predecessors),
+            predecessors,
             segments,
             windows=None if slots is None else slots.windows,
             key_heads=config.key_heads,

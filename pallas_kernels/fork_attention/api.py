@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, operands
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.fork_attention import pallas, reference, triton, xla
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS, CachedKeys, KeySpans
@@ -21,6 +21,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@operands.checked(alike=("query", "key", "value", "cached.key", "cached.value"), page_rows=PAGE_ROWS)
 def fork_attention(
     query: Float[Array, "N H D"],
     key: Float[Array, "T KV D"],
@@ -68,18 +69,15 @@ def fork_attention(
         channel of that value at least. Rows outside the spans have no influence whatever they hold, NaN included.
 
     Raises:
-        ValueError: H is not a multiple of KV, or the shapes disagree, or the dtypes of pages and keys do, or what is
-            batch-invariant has cached keys or other rows than whole chunks of the stream.
+        ValueError: shapes other than these, or dtypes: queries, keys, values and pages share theirs; H is not a
+            multiple of KV; what is batch-invariant has cached keys or other rows than whole chunks of the stream; or,
+            in arrays on the host, a span ends before it begins or leaves the rows, or a page is named that there is
+            not.
     """
-    (_, heads, head_dim), (_, key_heads, _) = query.shape, key.shape
+    heads, key_heads = query.shape[1], key.shape[1]
     if not key_heads or heads % key_heads:
         raise ValueError(f"fork_attention: {heads} query heads are not a multiple of {key_heads} key heads")
-    if key.shape != value.shape or key.shape[2] != head_dim:
-        raise ValueError(f"fork_attention: query {query.shape}, key {key.shape} and value {value.shape} disagree")
-    if spans.own_end.shape != query.shape[:1]:
-        raise ValueError(f"fork_attention: spans of {spans.own_end.shape[0]} rows for {query.shape[0]} query rows")
-    if cached is not None:
-        _check_cached(cached, query, key)
+    _check_values(spans, cached, key.shape[0])
     if batch_invariant:
         _check_batch_invariant(query, key, cached)
     if not query.shape[0]:
@@ -100,11 +98,17 @@ def _check_batch_invariant(
         )
 
 
-def _check_cached(cached: CachedKeys, query: Float[Array, "N H D"], key: Float[Array, "T KV D"]) -> None:
-    page = (PAGE_ROWS, *key.shape[1:])
-    for pages in (cached.key, cached.value):
-        if pages.shape[1:] != page or pages.dtype != key.dtype:
-            found = f"{pages.dtype} {pages.shape[1:]}, these keys are {key.dtype} {page} a page"
-            raise ValueError(f"fork_attention: cached pages are {found}")
-    if cached.end.shape != query.shape[:1]:
-        raise ValueError(f"fork_attention: cached spans of {cached.end.size} rows for {query.shape[0]} query rows")
+def _check_values(spans: KeySpans, cached: CachedKeys | None, rows: int) -> None:
+    ranges: dict[str, operands.Range] = {
+        "spans.state_begin": (spans.state_begin, 0, rows),
+        "spans.state_end": (spans.state_end, spans.state_begin, rows),
+        "spans.own_begin": (spans.own_begin, 0, rows),
+        "spans.own_end": (spans.own_end, spans.own_begin, rows),
+    }
+    if cached is not None:
+        ranges |= {
+            "cached.table": (cached.table, 0, cached.key.shape[0] - 1),
+            "cached.begin": (cached.begin, 0, cached.rows),
+            "cached.end": (cached.end, cached.begin, cached.rows),
+        }
+    operands.check_values("fork_attention", ranges)

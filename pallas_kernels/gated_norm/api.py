@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int32
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, operands
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.gated_norm import pallas, reference, xla
 from pallas_kernels.segmented_gdn.metadata import Segments
@@ -19,6 +22,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@operands.checked(alike=("out", "projected"))
 def gated_norm(
     out: Float[Array, "chunk_rows nv dv"],
     projected: Float[Array, "T width"],
@@ -26,7 +30,7 @@ def gated_norm(
     segments: Segments,
     *,
     gate_begin: int,
-    rows: Int32[Array, " N"] | None = None,
+    rows: Int32[jax.Array | np.ndarray, " N"] | None = None,
     epsilon: float,
     implementation: Implementation = None,
 ) -> Float[Array, "N nv*dv"]:
@@ -48,11 +52,18 @@ def gated_norm(
         are unspecified.
 
     Raises:
-        ValueError: fewer columns than gates.
+        ValueError: shapes or dtypes other than these, `out` and `projected` of two dtypes, a gate before the first
+            column or behind the last, chunk rows that are not those of `segments`, or, in arrays on the host, segments
+            that do not fit together or rows that there are not.
     """
     columns = gate_begin + out.shape[1] * out.shape[2]
-    if projected.shape[1] < columns:
-        raise ValueError(f"gated_norm: rows of {projected.shape[1]} columns, gates up to column {columns}")
+    if gate_begin < 0 or projected.shape[1] < columns:
+        found = f"rows of {projected.shape[1]} columns, gates from column {gate_begin} up to column {columns}"
+        raise ValueError(f"gated_norm: {found}")
+    segments.check("gated_norm", chunk_rows=out.shape[0])
+    if rows is not None:
+        operands.check_values("gated_norm", {"rows": (rows, 0, projected.shape[0] - 1)})
+        rows = jnp.asarray(rows)
     return dispatch.run(
         "gated_norm",
         IMPLEMENTATIONS,

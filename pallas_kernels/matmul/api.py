@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, operands
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.matmul import pallas, reference, xla
 
@@ -18,6 +18,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@operands.checked(alike=("x", "weight", "residual"))
 def matmul(
     x: Float[Array, "M K"],
     weight: Float[Array, "N K"],
@@ -47,16 +48,12 @@ def matmul(
         float64 operands) and rounded once.
 
     Raises:
-        ValueError: the shapes or dtypes disagree, N is odd with `swiglu`, or both `residual` and `swiglu`.
+        ValueError: shapes other than these, operands of two dtypes, N is odd with `swiglu`, or both `residual` and
+            `swiglu`.
     """
-    (rows, depth), (columns, weight_depth) = x.shape, weight.shape
-    if weight_depth != depth or weight.dtype != x.dtype:
-        raise ValueError(f"matmul: x {x.dtype}{x.shape} and weight {weight.dtype}{weight.shape} disagree")
     if residual is not None and swiglu:
         raise ValueError("matmul: a product has a residual or is a SwiGLU, not both")
-    if residual is not None and (residual.shape != (rows, columns) or residual.dtype != x.dtype):
-        raise ValueError(f"matmul: residual {residual.dtype}{residual.shape} for a product {x.dtype}{(rows, columns)}")
-    if swiglu and columns % 2:
-        raise ValueError(f"matmul: {columns} rows of weight are not [gate | up]")
+    if swiglu and weight.shape[0] % 2:
+        raise ValueError(f"matmul: {weight.shape[0]} rows of weight are not [gate | up]")
     options = {"residual": residual, "swiglu": swiglu, "batch_invariant": batch_invariant}
     return dispatch.run("matmul", IMPLEMENTATIONS, implementation, x, weight, **options)

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, operands
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.rms_norm import pallas, reference, xla
 
@@ -18,6 +18,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@operands.checked()
 def rms_norm(
     x: Float[Array, "N width"],
     weight: Float[Array, " width"],
@@ -40,6 +41,9 @@ def rms_norm(
 
     Returns:
         The normed rows in the dtype of `x`; the norm is float32 at least, and rounded once.
+
+    Raises:
+        ValueError: shapes other than these, or operands that are not floats.
     """
     options = {"epsilon": epsilon, "batch_invariant": batch_invariant}
     return dispatch.run("rms_norm", IMPLEMENTATIONS, implementation, x, weight, **options)

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, operands
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.rotary_norm import pallas, reference, xla
 
@@ -18,6 +18,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@operands.checked()
 def rotary_norm(
     projected: Float[Array, "N width"],
     weight: Float[Array, " D"],
@@ -54,13 +55,11 @@ def rotary_norm(
         once. The bits of a row depend on the row alone as they do in `rms_norm`.
 
     Raises:
-        ValueError: fewer columns than heads, a column before the first, more frequencies than pairs of dims, or angles
-            of other rows.
+        ValueError: shapes other than these, operands that are not floats, fewer columns than heads, a column before the
+            first, or more frequencies than pairs of dims.
     """
     if heads < 1 or begin < 0 or (value_begin or 0) < 0:
         raise ValueError(f"rotary_norm: {heads} heads from column {begin}, values from {value_begin}")
-    if not cos.shape == sin.shape == (projected.shape[0], cos.shape[1]):
-        raise ValueError(f"rotary_norm: angles {cos.shape} and {sin.shape} for {projected.shape[0]} rows")
     columns = max(begin, value_begin or 0) + heads * weight.shape[0]
     if projected.shape[1] < columns:
         raise ValueError(f"rotary_norm: rows of {projected.shape[1]} columns, heads up to column {columns}")

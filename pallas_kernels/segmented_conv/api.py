@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int32
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, operands
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.segmented_conv import pallas, reference, xla
 from pallas_kernels.segmented_conv.metadata import ConvOutput, ConvWeights
@@ -20,12 +23,13 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@operands.checked(alike=("mixed", "windows"))
 def segmented_conv(
     mixed: Float[Array, "T width"],
     write_logit: Float[Array, "T nv"],
     decay_input: Float[Array, "T nv"],
     weights: ConvWeights,
-    predecessors: Int32[Array, "T earlier"],
+    predecessors: Int32[jax.Array | np.ndarray, "T earlier"],
     segments: Segments,
     *,
     windows: Float[Array, "slots earlier channels"] | None = None,
@@ -64,25 +68,26 @@ def segmented_conv(
         of unused chunks are zero too, or unspecified in an accelerator's kernel.
 
     Raises:
-        ValueError: fewer columns than channels, channels that do not divide into q, k and v, `segments` of a stream of
-            other length, or `windows` of other rows than those projected here.
+        ValueError: shapes or dtypes other than these, fewer columns than channels, channels that do not divide into q,
+            k and v, `predecessors` of other taps; or, in arrays on the host, segments that do not fit together or
+            predecessors that there are not.
     """
     channels, value_heads = weights.taps.shape[1], write_logit.shape[1]
     value_channels = channels - 2 * key_heads * key_dim
-    if value_channels <= 0 or key_heads < 1 or value_channels % value_heads or value_heads % key_heads:
+    none = value_channels <= 0 or min(key_heads, key_dim, value_heads) < 1
+    if none or value_channels % value_heads or value_heads % key_heads:
         raise ValueError(
             f"segmented_conv: {channels} channels do not hold {key_heads} query and key heads of {key_dim} "
             f"and {value_heads} value heads"
         )
     if mixed.shape[1] < channels:
         raise ValueError(f"segmented_conv: rows of {mixed.shape[1]} columns, taps of {channels} channels")
-    if segments.chunk_row.shape[0] != mixed.shape[0]:
-        raise ValueError(f"segmented_conv: segments of {segments.chunk_row.shape[0]} rows for {mixed.shape[0]} rows")
-    if windows is not None and (windows.shape[1:] != (predecessors.shape[1], channels) or windows.dtype != mixed.dtype):
-        raise ValueError(
-            f"segmented_conv: windows of {windows.shape[1:]} {windows.dtype}, "
-            f"rows of {(predecessors.shape[1], channels)} {mixed.dtype}"
-        )
+    taps, (rows, earlier) = weights.taps.shape[0], predecessors.shape
+    if earlier != taps - 1:
+        raise ValueError(f"segmented_conv: {earlier} predecessors of a row for {taps} taps")
+    segments.check("segmented_conv")
+    kept = 0 if windows is None else windows.shape[0] * earlier
+    operands.check_values("segmented_conv", {"predecessors": (predecessors, -1, rows + kept - 1)})
     return dispatch.run(
         "segmented_conv",
         IMPLEMENTATIONS,
@@ -91,7 +96,7 @@ def segmented_conv(
         write_logit,
         decay_input,
         weights,
-        predecessors,
+        jnp.asarray(predecessors),
         segments,
         windows=windows,
         key_heads=key_heads,

@@ -99,7 +99,7 @@ def caller(case: Case, implementation: str) -> Callable[..., ConvOutput]:
             write_logit,
             decay_input,
             weights,
-            jnp.asarray(before),
+            before,
             segments,
             windows=windows[0] if windows else None,
             key_heads=case.key_heads,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, operands
 from pallas_kernels.dispatch import Implementation
 from pallas_kernels.segmented_gdn import pallas, reference, triton, xla
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS, Segments
@@ -22,6 +22,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@operands.checked(alike=("query", "key", "value"), accumulated=("log_decay", "write_strength", "states", "pool"))
 def segmented_gdn(
     query: Float[Array, "chunk_rows nk dk"],
     key: Float[Array, "chunk_rows nk dk"],
@@ -61,18 +62,17 @@ def segmented_gdn(
         state alone.
 
     Raises:
-        ValueError: nv is not a multiple of nk, or the rows are not those of the chunk list.
+        ValueError: shapes other than these, or dtypes: queries, keys and values share theirs; nv is not a multiple of
+            nk; the rows are not those of the chunk list, or the slots not those of `segments`; or, in arrays on the
+            host, segments that do not fit together or name slots that there are not.
     """
     if not key.shape[1] or value.shape[1] % key.shape[1]:
         raise ValueError(f"segmented_gdn: {value.shape[1]} value heads are not a multiple of {key.shape[1]} key heads")
-    if pool is not None and (pool.shape[1:] != states.shape[1:] or pool.dtype != states.dtype):
-        raise ValueError(
-            f"segmented_gdn: a pool of {pool.shape[1:]} {pool.dtype} and slots of {states.shape[1:]} {states.dtype}"
-        )
+    if states.shape[0] != segments.slots:
+        raise ValueError(f"segmented_gdn: states of {states.shape[0]} slots, segments of {segments.slots}")
+    slots = segments.slots + (0 if pool is None else pool.shape[0])
+    segments.check("segmented_gdn", chunk_rows=value.shape[0], slots=slots)
     segments = jax.tree.map(jnp.asarray, segments)
-    chunks = segments.chunk_length.shape[0]
-    if value.shape[0] != CHUNK_ROWS * chunks:
-        raise ValueError(f"segmented_gdn: {value.shape[0]} rows are not {CHUNK_ROWS} for each of {chunks} chunks")
     return dispatch.run(
         "segmented_gdn",
         IMPLEMENTATIONS,

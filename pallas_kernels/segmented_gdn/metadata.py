@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32, Shaped
 
+from pallas_kernels import operands
+
 # Rows of one chunk. Entries of the chunk list never span two segments; only a segment's last may be shorter.
 CHUNK_ROWS = 64
 
@@ -68,6 +70,34 @@ class Segments:
     slots: int = dataclasses.field(metadata={"static": True})
     levels: int = dataclasses.field(default=2, metadata={"static": True})
     parts: int = dataclasses.field(default=1, metadata={"static": True})
+
+    def check(self, op: str, *, chunk_rows: int | None = None, slots: int | None = None) -> None:
+        """For an op whose operands have so many chunk rows and slots.
+
+        Raises ValueError: other chunk rows than those of the chunk list, fewer levels than parts, or no part; in arrays
+        on the host, a row, chunk, segment or slot that there is not.
+        """
+        rows, chunks, segments = self.chunk_row.shape[0], self.chunk_length.shape[0], self.length.shape[0]
+        if chunk_rows not in (None, CHUNK_ROWS * chunks):
+            raise ValueError(f"{op}: {chunk_rows} rows are not {CHUNK_ROWS} for each of {chunks} chunks")
+        if not 1 <= self.parts <= self.levels:
+            raise ValueError(f"{op}: segments of {self.levels} levels in up to {self.parts} parts")
+        if not operands.on_host(self):
+            return  # else the differences below would be computed on the device
+        ranges: dict[str, operands.Range] = {
+            "length": (self.length, 0, rows),
+            "first_chunk": (self.first_chunk, 0, chunks + -self.length // CHUNK_ROWS),
+            "chunk_segment": (self.chunk_segment, 0, max(segments - 1, 0)),  # 0 stands for none, be there one or not
+            "chunk_length": (self.chunk_length, 0, CHUNK_ROWS),
+            "chunk_begin": (self.chunk_begin, 0, rows - self.chunk_length),
+            "chunk_row": (self.chunk_row, 0, max(CHUNK_ROWS * chunks - 1, 0)),
+        }
+        if slots is not None:
+            ranges |= {
+                "initial_slot": (self.initial_slot, -1, slots - 1),
+                "final_slot": (self.final_slot, -1, slots - 1),
+            }
+        operands.check_values(op, {f"segments.{name}": its_range for name, its_range in ranges.items()})
 
     def rows_of_chunks(self, segment: int) -> list[int]:
         """How many rows each chunk of a segment holds."""

@@ -249,19 +249,3 @@ def test_no_query_row_at_all():
     query, key, value = operands(metadata.tokens.size, (6, 2), "float32")
     none = jax.tree.map(lambda column: column[:0], metadata.spans)
     assert fork_attention(query[:0], key, value, none, scale=1.0).shape == (0, *query.shape[1:])
-
-
-def test_refuses_pages_that_are_not_those_of_the_keys():
-    case = AWKWARD["65 cached"]
-    query, key, value, *pages = case.operands(jax.random.key(0))
-    cached = case.cached_keys(*pages)
-
-    def refused(said: str, *pages: jax.Array, rows: int = 128):
-        wrong = CachedKeys(*pages, cached.table, cached.begin[:rows], cached.end[:rows])
-        with pytest.raises(ValueError, match=said):
-            fork_attention(query, key, value, case.spans(), cached=wrong, scale=1.0, implementation="xla")
-
-    said = r"cached pages are bfloat16 \(32, 1, 256\), these keys are bfloat16 \(64, 1, 256\) a page"
-    refused(said, *(x[:, :32] for x in pages))
-    refused("cached pages are float32", *(x.astype(jnp.float32) for x in pages))
-    refused("cached spans of 1 rows for 128 query rows", *pages, rows=1)

@@ -53,13 +53,6 @@ def test_some_rows_equal_the_same_rows_of_all(implementation):
     assert_close(some, formula(case, out, projected, weight)[rows], OPERATOR["float32"])
 
 
-def test_refuses_rows_without_gates():
-    case = AWKWARD["one row"]
-    out, projected, weight = case.operands(jax.random.key(0))
-    with pytest.raises(ValueError, match="rows of 255 columns, gates up to column 256"):
-        gated_norm(out, projected[:, :255], weight, case.segments(), gate_begin=128, epsilon=EPSILON)
-
-
 class TestKernel:
     """The Mosaic GPU kernel, interpreted on the CPU."""
 

@@ -97,12 +97,8 @@ def test_a_nan_stays_in_its_row(implementation):
     np.testing.assert_array_equal(bits(found)[others], bits(matmul(x, weight, implementation=implementation))[others])
 
 
-def test_says_what_disagrees():
+def test_refuses_epilogues_that_there_are_not():
     x, weight, residual = AWKWARD["residual"].operands(jax.random.key(0))
-    with pytest.raises(ValueError, match=r"x bfloat16\(192, 128\) and weight float32\(192, 128\) disagree"):
-        matmul(x, weight.astype(jnp.float32))
-    with pytest.raises(ValueError, match=r"residual float32\(192, 192\) for a product bfloat16\(192, 192\)"):
-        matmul(x, weight, residual=residual.astype(jnp.float32))
     with pytest.raises(ValueError, match="not both"):
         matmul(x, weight, residual=residual, swiglu=True)
     with pytest.raises(ValueError, match="191 rows of weight"):

@@ -161,22 +161,6 @@ def test_goes_on_from_a_window(implementation, cut):
             assert_close(found[:left], expected[cut : cut + left], OPERATOR["float64"])
 
 
-def test_refuses_windows_of_other_rows():
-    stream, metadata = round_of_two()
-    mixed, *others = operands(metadata.tokens.size, "float32")
-    for windows in (jnp.zeros((2, TAPS - 1, CHANNELS - 1)), jnp.zeros((2, TAPS - 1, CHANNELS), jnp.bfloat16)):
-        with pytest.raises(ValueError, match=r"windows of \(3, 10.\) .*, rows of \(3, 104\) float32"):
-            segmented_conv(
-                mixed,
-                *others,
-                jnp.asarray(metadata.predecessors),
-                metadata.segments,
-                windows=windows,
-                key_heads=KEY_HEADS,
-                key_dim=KEY_DIM,
-            )
-
-
 def test_gradient_is_that_of_the_reference():
     with jax.enable_x64(True):
         _, metadata = round_of_two()
@@ -202,11 +186,3 @@ def test_refuses_channels_that_do_not_divide():
     fewer = dataclasses.replace(weights, taps=weights.taps[:, :-1])
     with pytest.raises(ValueError, match="103 channels do not hold 2 query and key heads of 8"):
         run(metadata, (mixed, *others, fewer), "xla")
-
-
-def test_refuses_segments_of_another_stream():
-    _, metadata = round_of_two()
-    arguments = operands(metadata.tokens.size, "float32")
-    shorter = dataclasses.replace(metadata.segments, chunk_row=metadata.segments.chunk_row[:-1])
-    with pytest.raises(ValueError, match="segments of 639 rows for 640 rows"):
-        run(dataclasses.replace(metadata, segments=shorter), arguments, "xla")

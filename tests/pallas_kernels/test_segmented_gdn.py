@@ -256,13 +256,6 @@ def test_gradient_is_that_of_the_reference():
             assert_close(a, b, 1e-11)
 
 
-def test_refuses_a_pool_of_other_states():
-    _, metadata = round_of_three()
-    arguments, states = operands(metadata.tokens.size, "float32"), slots(metadata, "float32")
-    with pytest.raises(ValueError, match=r"a pool of \(6, 24, 16\) bfloat16 and slots of \(6, 24, 16\) float32"):
-        over_stream(metadata.segments, arguments, states, "xla", pool=states.astype(jnp.bfloat16))
-
-
 def test_refuses_heads_that_do_not_group():
     _, metadata = round_of_three()
     query, key, value, *gates = operands(metadata.tokens.size, "float32")
