@@ -33,6 +33,7 @@ from flide_jax.prompts.plan import Plan
 from flide_jax.same_bits import BitsComparison, Logits, compare_bits
 from pallas_kernels.trees import WORKLOADS
 
+MODES = {"batch-invariant": True, "usual": False}
 # Without arguments on any machine, and for a true size on one whose compiler is quick enough for so few.
 SMALL = {"workload": ["race-all"], "most": 6, "capacities": [640, 1_024]}
 WHOLE = {"workload": [*WORKLOADS], "most": None, "capacities": [384, 640, 1_280, 2_816, 4_096, 7_680, 16_384]}
@@ -88,7 +89,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """One record for each mode and workload of a size."""
     params, found = None, []
-    for batch_invariant in (True, False):
+    for mode in options.mode:
+        batch_invariant = MODES[mode]
         config = EngineConfig(capacities=tuple(options.capacities), batch_invariant=batch_invariant)
         made = model(size, config)
         params = parameters(size, made) if params is None else params
@@ -115,7 +117,7 @@ def measure(
 
 
 def _shown(record: dict[str, Any]) -> str:
-    mode = "batch-invariant" if record["batch_invariant"] else "usual"
+    (mode,) = (name for name, value in MODES.items() if value == record["batch_invariant"])
     times = "".join(f"  {name} {value:.2f}" for name, value in (record["cost"] or {}).items())
     part = record["first_difference"]
     first = "" if part is None else f"  first in layer {part['layer']}, {part['operation']}"
@@ -128,6 +130,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", action="append", choices=[DEMO, *SIZES], help="the shipped model by default")
     parser.add_argument("--workload", action="append", choices=[*WORKLOADS])
+    parser.add_argument("--mode", action="append", choices=[*MODES], help="both by default")
     parser.add_argument("--most", type=positive, help="requests of each profile; for a true size all by default")
     parser.add_argument("--in-detail", type=positive, default=8, help="requests that are asked in every way")
     parser.add_argument("--capacities", type=positive, nargs="+")
@@ -139,7 +142,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     for size in given.size or [DEMO]:
         defaults = SMALL if size == DEMO else WHOLE
         chosen = {name: getattr(given, name) or value for name, value in defaults.items()}
-        options = argparse.Namespace(**vars(given) | chosen)
+        options = argparse.Namespace(**vars(given) | chosen | {"mode": given.mode or [*MODES]})
         found += measure(options, size, lambda record: records.append(given.results, record))
     return found
 
