@@ -18,7 +18,7 @@ import json
 import os
 import platform
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import jax
 
 from flide_jax.engine import serialised
 from flide_jax.engine.parts import CompiledRound
-from flide_jax.engine.program import CONCURRENT_TOKENS, Program, compiler_options
+from flide_jax.engine.program import CONCURRENT_TOKENS, Program, Run, compiler_options
 from flide_jax.layout import Capacity
 from flide_jax.models.checkpoint_files import in_one_line
 
@@ -97,21 +97,46 @@ def save(
         raise BundleError(f"{error.filename or directory}: {error.strerror}") from None
 
 
-def load(directory: Path, program: Program, capacities: Sequence[Capacity]) -> dict[Capacity, CompiledRound]:
-    """Those of the capacities that the bundle has, for the default device.
+class Bundle:
+    """The executables of a program on disk, found to be its own and whole. None is loaded before it is asked for."""
 
-    Raises BundleError: no bundle, one that others could have written to, a damaged one, or one of another program.
-    """
-    directory = directory.resolve()
-    try:
-        _check_owner(directory, directory.stat())
-    except OSError as error:
-        raise BundleError(f"{directory}: {error.strerror}") from None
-    files = _files(directory, _manifest(directory), program)
-    wanted = [capacity for capacity in capacities if capacity in files]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        loaded = list(pool.map(lambda capacity: _load(directory, files[capacity], program, capacity), wanted))
-    return dict(zip(wanted, loaded, strict=True))
+    def __init__(self, directory: Path, program: Program, capacities: Sequence[Capacity]) -> None:
+        """Looks at the files of these capacities.
+
+        Raises BundleError: no bundle, one that others could have written to, a damaged one, or one of another program.
+        """
+        self._directory = directory = directory.resolve()
+        self._program = program
+        try:
+            _check_owner(directory, directory.stat())
+        except OSError as error:
+            raise BundleError(f"{directory}: {error.strerror}") from None
+        files = _files(directory, _manifest(directory), program)
+        self._files = {capacity: files[capacity] for capacity in capacities if capacity in files}
+        self._in_threads(lambda capacity: len(_payloads(directory, self._files[capacity])), list(self._files))
+
+    def load(self, but: Collection[Capacity] = ()) -> dict[Capacity, CompiledRound]:
+        """All executables but those of some capacities, for the default device. Raises BundleError: it changed, or its
+        executables cannot be loaded."""
+        wanted = [capacity for capacity in self._files if capacity not in but]
+        return dict(zip(wanted, self._in_threads(self._load, wanted), strict=True))
+
+    def run(self, capacity: Capacity) -> Run:
+        """What runs a capacity: loaded, or compiled if the bundle lacks it. Raises BundleError, as `load` does."""
+        return self._load(capacity) if capacity in self._files else self._program.run(capacity)
+
+    def _load(self, capacity: Capacity) -> CompiledRound:
+        files = self._files[capacity]
+        payloads = _payloads(self._directory, files)
+        try:
+            return serialised.deserialise(self._program, capacity, payloads)
+        except Exception as error:  # what the plugins raise is not documented
+            raise BundleError(f"{self._directory / files[0][0]}: cannot be loaded: {in_one_line(error)}") from None
+
+    @staticmethod
+    def _in_threads[T](work: Callable[[Capacity], T], capacities: Sequence[Capacity]) -> list[T]:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            return list(pool.map(work, capacities))
 
 
 def depends_on(program: Program) -> dict[str, Any]:
@@ -177,16 +202,13 @@ def _processor() -> str:
     return f"{platform.machine()} {hashlib.sha256(instructions.encode()).hexdigest()[:12]}"
 
 
-def _load(directory: Path, files: _Files, program: Program, capacity: Capacity) -> CompiledRound:
+def _payloads(directory: Path, files: _Files) -> list[bytes]:
     payloads = []
     for name, sha256 in files:
         payloads.append(_read(directory / name))
         if hashlib.sha256(payloads[-1]).hexdigest() != sha256:
             raise BundleError(f"{directory / name}: damaged, its SHA-256 is not that in {MANIFEST}")
-    try:
-        return serialised.deserialise(program, capacity, payloads)
-    except Exception as error:  # what the plugins raise is not documented
-        raise BundleError(f"{directory / files[0][0]}: cannot be loaded: {in_one_line(error)}") from None
+    return payloads
 
 
 def _manifest(directory: Path) -> dict[str, Any]:

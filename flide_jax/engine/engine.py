@@ -50,11 +50,10 @@ class Engine:
         self.max_tokens: int = model.architecture.max_tokens
         self.planner = Planner(self.prompt_format, self.max_tokens, self.config.max_request_tokens)
         # Before the weights, which take longer: a bundle of something else is refused at once.
-        stored = self.config.bundle
-        compiled = (
-            {} if stored is None else bundle.load(Path(stored), program, program.capacities(self.config.ladder()))
-        )
-        self.executables = Executables.of(program, program.load(directory), self.config, compiled=compiled)
+        stored, capacities = self.config.bundle, program.capacities(self.config.ladder())
+        self._bundle = None if stored is None else bundle.Bundle(Path(stored), program, capacities)
+        run = program.run if self._bundle is None else self._bundle.run
+        self.executables = Executables.of(program, program.load(directory), self.config, run=run)
 
     @classmethod
     def load(cls, model: str | Path, config: EngineConfig | None = None) -> "Engine":
@@ -154,9 +153,14 @@ class Engine:
             self.executables.growing.clear()
 
     def prepare_all(self) -> Iterator[Capacity]:
-        """Compile all capacities of the ladder, and those of growing rounds; give each when it is there."""
+        """Compile all capacities of the ladder, and those of growing rounds; give each when it is there.
+
+        What the config's bundle has is loaded instead. Raises BundleError: it changed, or cannot be loaded.
+        """
         if self.executables.growing is not None:
             self.executables.growing.prepare()
+        if self._bundle is not None:
+            self.executables.add(self._bundle.load(but=self.executables.compiled))
         for capacity in self.program.capacities(self.executables.ladder):
             with precision(self.dtype):
                 self.executables.prepare(capacity)

@@ -87,8 +87,9 @@ class Executables:
         config: EngineConfig,
         *,
         compiled: Mapping[Capacity, Run] = MappingProxyType({}),
+        run: Callable[[Capacity], Run] | None = None,
     ) -> "Executables":
-        """Those of a program, with the checkpoints that it has room for."""
+        """Those of a program, with the checkpoints that it has room for; `run` gives them, by default compiled."""
         ladder, growing = config.ladder(), None
         if program.store is not None:
             growing = GrowingStates(
@@ -99,7 +100,7 @@ class Executables:
                 host_size=program.host_store(config),
             )
         return cls(
-            program.run,
+            run or program.run,
             params,
             ladder,
             conv_taps=program.conv_taps,
@@ -162,6 +163,11 @@ class Executables:
     def prepare(self, capacity: Capacity) -> None:
         """Compile for a capacity, if that is not done yet."""
         self._executable(MetadataLayout(capacity, self._conv_taps))
+
+    def add(self, compiled: Mapping[Capacity, Run]) -> None:
+        """Keep executables that are there already."""
+        for capacity, run in compiled.items():
+            self._keep(capacity, run)
 
     def dispatch(self, stream: Stream, capacity: Capacity, visits: Sequence[Visit] = ()) -> Float[jax.Array, "reads L"]:
         """Label logits of the capacity's read rows, those of `stream.read_rows` first. Does not wait for the device."""

@@ -69,7 +69,7 @@ def error_of(directory: Path, model: Path, config: EngineConfig = CONFIG) -> str
 
 def test_the_answers_have_the_same_bits_and_nothing_is_traced(engine, stored, tiny_model, untraceable):
     loaded = Engine.load(tiny_model, dataclasses.replace(CONFIG, bundle=stored))
-    assert list(loaded.executables.compiled) == list(CONFIG.ladder().capacities)
+    assert list(loaded.prepare_all()) == list(loaded.executables.compiled) == list(CONFIG.ladder().capacities)
     plans = [engine.plan(request) for request in [*REQUESTS, *REQUESTS]]
     for group in (plans, plans[:1], plans[1:]):
         for found, expected in zip(loaded.logits(group), engine.logits(group), strict=True):
@@ -102,11 +102,17 @@ def test_float64_needs_no_switch(exact_engine, tiny_model, tmp_path):
     assert not jax.config.jax_enable_x64
 
 
+def test_none_is_loaded_before_a_request_needs_it(stored, tiny_model, untraceable):
+    loaded = Engine.load(tiny_model, dataclasses.replace(CONFIG, bundle=stored))
+    assert not loaded.executables.compiled
+    loaded.answer(REQUESTS[1])
+    assert [capacity.tokens for capacity in loaded.executables.compiled] == [256]
+
+
 def test_a_capacity_that_it_lacks_is_compiled(engine, stored, tiny_model):
     config = dataclasses.replace(CONFIG, capacities=(128, 512), bundle=stored)
     loaded = Engine.load(tiny_model, config)
-    assert [capacity.tokens for capacity in loaded.executables.compiled] == [512]
-    loaded.answer(REQUESTS[1])
+    assert [capacity.tokens for capacity in loaded.prepare_all()] == [128, 512]
     assert [capacity.tokens for capacity in loaded.executables.compiled] == [512, 128]
 
 
@@ -212,7 +218,7 @@ class TestDamaged:
     def test_a_file_that_no_engine_here_asks_for_is_not_read(self, copy, tiny_model):
         (copy / "512.executable").unlink()
         config = dataclasses.replace(CONFIG, capacities=(256,), bundle=copy)
-        assert len(Engine.load(tiny_model, config).executables.compiled) == 1
+        assert len(list(Engine.load(tiny_model, config).prepare_all())) == 1
 
     @pytest.mark.parametrize("name", ["256.executable", bundle.MANIFEST])
     def test_a_file_is_missing(self, copy, tiny_model, name):
@@ -266,7 +272,16 @@ class TestDamaged:
         (copy / "256.executable").write_bytes(b"no pickle")
         manifest["executables"][0]["files"][0]["sha256"] = bundle.hashlib.sha256(b"no pickle").hexdigest()
         (copy / bundle.MANIFEST).write_text(json.dumps(manifest))
-        assert "256.executable: cannot be loaded: " in error_of(copy, tiny_model)
+        loaded = Engine.load(tiny_model, dataclasses.replace(CONFIG, bundle=copy))
+        for use in (lambda: list(loaded.prepare_all()), lambda: loaded.answer(REQUESTS[1])):
+            with pytest.raises(BundleError, match="256.executable: cannot be loaded: "):
+                use()
+
+    def test_a_file_that_changes_behind_the_first_look(self, copy, tiny_model):
+        loaded = Engine.load(tiny_model, dataclasses.replace(CONFIG, bundle=copy))
+        (copy / "256.executable").write_bytes(b"another")
+        with pytest.raises(BundleError, match="256.executable: damaged"):
+            loaded.answer(REQUESTS[1])
 
 
 class TestWhoMayWrite:
@@ -294,7 +309,7 @@ class TestWhoMayWrite:
     def test_the_directory_may_be_named_by_a_link(self, copy, tiny_model, tmp_path):
         (tmp_path / "current").symlink_to(copy)
         config = dataclasses.replace(CONFIG, bundle=tmp_path / "current")
-        assert Engine.load(tiny_model, config).executables.compiled
+        assert list(Engine.load(tiny_model, config).prepare_all())
 
     def test_nothing_is_run_before_the_look(self, copy, tiny_model, monkeypatch):
         monkeypatch.setattr(
@@ -322,7 +337,7 @@ def test_a_process_of_its_own_compiles_the_same(stored, tiny_model, tmp_path):
     assert set(dict(bundle.save(tmp_path / "apart", made, [smallest], processes=2))) == {smallest}
     here, there = (json.loads((directory / "manifest.json").read_text()) for directory in (stored, tmp_path / "apart"))
     assert here["depends_on"] == there["depends_on"]
-    assert list(bundle.load(tmp_path / "apart", made, [smallest])) == [smallest]
+    assert list(bundle.Bundle(tmp_path / "apart", made, [smallest]).load()) == [smallest]
 
 
 class TestPrepare:
@@ -370,7 +385,7 @@ class TestGrowing:
         family = dataclasses.replace(families.QWEN3_5, forward=forward, growing_forward=forward)
         monkeypatch.setitem(families.FAMILIES, "qwen3_5_text", family)
         loaded = Engine.load(tiny_model, dataclasses.replace(GROWING, bundle=growing))
-        assert [capacity.is_growing for capacity in loaded.executables.compiled] == [False, True]
+        assert [capacity.is_growing for capacity in loaded.prepare_all()] == [False, True]
         for request in (REQUESTS[0], REQUESTS[0], REQUESTS[1]):
             found, wanted = loaded.answer(request), expected.answer(request)
             assert found == wanted and found.usage == wanted.usage

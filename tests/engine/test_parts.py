@@ -59,7 +59,7 @@ def test_it_goes_through_a_bundle(tiny_model, tmp_path):
     assert len(list((tmp_path / "bundle").glob("*executable"))) == 2 * len(capacities)
     compiled = Engine.load(tiny_model, GROWING)
     loaded = Engine.load(tiny_model, dataclasses.replace(GROWING, bundle=tmp_path / "bundle"))
-    assert set(loaded.executables.compiled) == set(capacities)
+    assert set(loaded.prepare_all()) == set(loaded.executables.compiled) == set(capacities)
     for checkpoints in (True, False):
         np.testing.assert_array_equal(
             logits(loaded, checkpoints=checkpoints), logits(compiled, checkpoints=checkpoints)
