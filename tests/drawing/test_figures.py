@@ -14,7 +14,15 @@ from flide_jax.drawing.figures.attention import draw_masks, draw_tiles
 from flide_jax.drawing.figures.exactness import draw_depths, draw_orders, draw_wrong_forks
 from flide_jax.drawing.figures.growth import Step, draw_pages, draw_steps
 from flide_jax.drawing.figures.recurrence import draw_chunks, draw_predecessors
-from flide_jax.drawing.figures.results import draw_kernels, draw_parts, draw_peers, draw_speed, latest
+from flide_jax.drawing.figures.results import (
+    draw_ablation,
+    draw_kernels,
+    draw_parts,
+    draw_peers,
+    draw_questions,
+    draw_speed,
+    latest,
+)
 from flide_jax.drawing.figures.stream import draw_positions
 from flide_jax.drawing.figures.style import BLUE, OWN, RED, STATE, Picture
 from flide_jax.layout import Capacity, lay_out
@@ -166,6 +174,15 @@ def test_the_committed_records_can_be_drawn():
     assert len(shown) == len(cases)
     assert len(texts(draw_peers(peers))) == len({(r["op"], r.get("mask"), r["by"]) for r in peers})
     assert f"{sum(us for _, us in parts[-1]['launches'].values()) / 1e3:.2f} ms" in texts(draw_parts(parts))
+    ablation, questions = (
+        records.newest(records.RESULTS / f"{name}.jsonl") for name in ("ablation", "questions_per_state")
+    )
+    without, lone = ablation["without"], {name: one["lone_ms"] for name, one in ablation["without"].items()}
+    found = texts(draw_ablation(ablation))
+    assert len(found) == 2 * (len(without) - 1)
+    assert f" {lone['forks'] / lone['nothing']:.2f}" in found
+    ends = texts(draw_questions(questions))
+    assert ends == [f" {ms:.3g} ms" for ms in questions["rows"][-1]["ms"].values()]
 
 
 def test_records_are_read_in_their_order(tmp_path):

@@ -139,6 +139,57 @@ def draw_peers(records: Sequence[Record]) -> Picture:
     return Picture(figure)
 
 
+def draw_ablation(record: Record) -> Picture:
+    """A lone request and a full queue without each idea, in times of what they are with all.
+
+    Args:
+        record: of `experiments/ablation.py`.
+    """
+    with_all, without = record["without"]["nothing"], {k: v for k, v in record["without"].items() if k != "nothing"}
+    ratios = {
+        "time of a lone request": {name: one["lone_ms"] / with_all["lone_ms"] for name, one in without.items()},
+        "requests a second of a queue": {name: one["queued"] / with_all["queued"] for name, one in without.items()},
+    }
+    with styled():
+        figure, axes = panels(7.4, 1.0 + 0.34 * len(without), columns=2, sharey=True)
+        for panel, (title, times), colour in zip(axes, ratios.items(), (ORANGE, BLUE), strict=True):
+            panel.barh(range(len(times)), [*times.values()], facecolor=colour, height=0.62)
+            for line, ratio in enumerate(times.values()):
+                panel.text(ratio, line, f" {ratio:.2f}", va="center", fontsize=8)
+            panel.axvline(1, color=INK, linewidth=0.8)
+            panel.set_xlim(0, 1.16 * max(1.0, *times.values()))
+            panel.set_title(title)
+        axes[0].set_yticks(range(len(without)), [f"without {name}" for name in without])
+        axes[0].invert_yaxis()
+    return Picture(figure)
+
+
+def draw_questions(record: Record) -> Picture:
+    """Milliseconds against the questions about one state, a line for each way of asking.
+
+    Args:
+        record: of `experiments/questions_per_state.py`.
+    """
+    rows = record["rows"]
+    counts = [row["questions"] for row in rows]
+    colours = dict(zip(("forked", "texts", "kept state", "multi-item"), (BLUE, ORANGE, GREEN, PURPLE), strict=True))
+    with styled():
+        figure, (axes,) = panels(5.2, 3.0)
+        for way in rows[0]["ms"]:
+            times = [row["ms"][way] for row in rows]
+            axes.plot(counts, times, "o-", color=colours[way], markersize=4, label=way)
+            axes.text(counts[-1], times[-1], f" {times[-1]:.3g} ms", va="center", fontsize=8)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(counts, counts)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.grid(axis="y", which="both", color=PALE, linewidth=0.5)
+        axes.set_xlabel(f"questions about a state of {record['state']:,} tokens")
+        axes.set_ylabel("ms of a request")
+        axes.legend(loc="upper left")
+    return Picture(figure)
+
+
 def draw_parts(records: Sequence[Record]) -> Picture:
     """The device's time of one pass by what its launches are part of, a bar for each size and workload.
 
