@@ -160,6 +160,17 @@ def counted(port: int) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
+def counted_all(port: int, before: dict[str, float], requests: int) -> dict[str, float]:
+    """The same when so many requests more are in them: front ends tell of theirs now and then. Raises RuntimeError."""
+    end = time.monotonic() + 5.0
+    while time.monotonic() < end:
+        found = counted(port)
+        if found["flide_plan_seconds_count"] - before["flide_plan_seconds_count"] >= requests:
+            return found
+        time.sleep(0.05)
+    raise RuntimeError(f"the server's metrics do not count {requests} requests that it answered")
+
+
 def measure(port: int, bodies: Sequence[bytes], clients: int, seconds: float) -> dict[str, Any]:
     """Latencies of one load, and what the server saw of it."""
     before = counted(port)
@@ -170,15 +181,15 @@ def measure(port: int, bodies: Sequence[bytes], clients: int, seconds: float) ->
     for thread in threads:
         thread.join()
     took = time.perf_counter() - begin
-    after = counted(port)
+    latencies = [1e3 * one for thread in threads for one in thread.seconds]
+    if len(latencies) < clients:
+        raise RuntimeError(f"{len(latencies)} of {clients} clients got an answer")
+    after = counted_all(port, before, len(latencies))
 
     def mean(name: str, scale: float = 1e3) -> float:
         count = after[f"{name}_count"] - before[f"{name}_count"]
         return scale * (after[f"{name}_sum"] - before[f"{name}_sum"]) / count
 
-    latencies = [1e3 * one for thread in threads for one in thread.seconds]
-    if len(latencies) < clients:
-        raise RuntimeError(f"{len(latencies)} of {clients} clients got an answer")
     engine = mean("flide_dispatch_seconds") + mean("flide_round_seconds")
     return {
         "clients": clients,
