@@ -96,7 +96,8 @@ def measure(
         params = parameters(size, made) if params is None else params
         processes = serialised.default_processes()
         compiled = serialised.executables(made, config.ladder().capacities, processes=processes)
-        run = Executables.of(made, params, config, compiled=compiled)
+        run = Executables.of(made, params, config)
+        run.add(compiled)
         for workload in options.workload:
             limits = {"most": options.most, "longest": run.ladder.largest.tokens}
             plans = requests(workload, vocabulary=made.architecture.vocabulary, **limits)

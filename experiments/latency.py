@@ -52,7 +52,9 @@ def executables(size: str, config: EngineConfig, queues: Sequence[Sequence[Plan]
     needed = {capacity for queue in demands for capacity in capacities_of_rounds(queue, ladder)}
     ordered = sorted(needed, key=lambda capacity: capacity.tokens)
     compiled = serialised.executables(made, ordered, processes=serialised.default_processes())
-    return Executables.of(made, parameters(size, made), config, compiled=compiled)
+    run = Executables.of(made, parameters(size, made), config)
+    run.add(compiled)
+    return run
 
 
 def measure(run: Executables, plans: Sequence[Plan]) -> dict[str, Any]:

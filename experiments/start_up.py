@@ -1,13 +1,13 @@
 """How long is it from a start to the first answer, with a bundle of executables and without?
 
 `flide-jax ask` is started in a process of its own, and timed until it has printed the answers of one request (the
-paper's Table 17): once compiling what the request needs; once with every capacity taken from a bundle that `flide-jax
-warm` made; and `flide-jax warm` itself, which is what a server without a bundle does before it is ready. Nothing is
-kept between the starts, for each has an empty cache of compiled code. The demo model, or with `--size` random weights
-of a true size, whose checkpoint is written first and read from the machine's page cache.
+paper's Table 17): once compiling what the request needs; once with that taken from a bundle of every capacity that
+`flide-jax warm` made; and `flide-jax warm` itself, which is what a server without a bundle does before it is ready.
+Nothing is kept between the starts, for each has an empty cache of compiled code. The demo model, or with `--size`
+random weights of a true size, whose checkpoint is written first and read from the machine's page cache.
 
 Predictions, 0.8B on one H200 with six capacities: with the bundle the first answer comes in at most 12 s; compiling the
-one capacity adds 10 s, and warming takes 40 s.
+one capacity adds 10 s, and warming takes 40 s. Since a bundle's capacities are loaded when they are needed: 7 s.
 How to read the result: seconds of wall time, the process's start and end included, each the median of the starts.
 
 Run as `python -m experiments.start_up`. Records go to `results/start_up.jsonl`.

@@ -140,7 +140,7 @@ def parser(version: str) -> argparse.ArgumentParser:
         "answer requests over HTTP, as System One",
         "Serves POST /v1/systemone and /v1/systemone/batch, and GET / (a page to ask on), /v1/models, /health, "
         "/metrics and /openapi.json, until SIGTERM or SIGINT; what is in work then is still answered. /health is 503 "
-        "until every capacity is compiled. Needs the extra `serve`.",
+        "until every capacity is there. Needs the extra `serve`.",
         reads_requests=False,
     )
     _add_engine(serve)

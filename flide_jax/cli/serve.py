@@ -83,7 +83,7 @@ class _Loading(threading.Thread):
         engine = load_engine(self._arguments)
         capacities = len(engine.program.capacities(engine.executables.ladder))
         for number, capacity in enumerate(engine.prepare_all(), 1):
-            say(f"{number} of {capacities} capacities compiled, of {capacity.tokens:,} tokens")
+            say(f"{number} of {capacities} capacities ready, of {capacity.tokens:,} tokens")
         self.device = self._opened.start(engine, ahead=jax.default_backend() != "cpu")
         mode = ", batch-invariant" if engine.config.batch_invariant else ""
         say(f"{self._opened.address} serves {self._name}, {engine.dtype.name}{mode}")

@@ -113,11 +113,14 @@ class Bundle:
             raise BundleError(f"{directory}: {error.strerror}") from None
         files = _files(directory, _manifest(directory), program)
         self._files = {capacity: files[capacity] for capacity in capacities if capacity in files}
+        # Read and let go: it is found out now whether they are whole.
         self._in_threads(lambda capacity: len(_payloads(directory, self._files[capacity])), list(self._files))
 
     def load(self, but: Collection[Capacity] = ()) -> dict[Capacity, CompiledRound]:
-        """All executables but those of some capacities, for the default device. Raises BundleError: it changed, or its
-        executables cannot be loaded."""
+        """All executables but those of some capacities, for the default device.
+
+        Raises BundleError: the bundle changed since the first look, or its executables cannot be loaded.
+        """
         wanted = [capacity for capacity in self._files if capacity not in but]
         return dict(zip(wanted, self._in_threads(self._load, wanted), strict=True))
 

@@ -46,7 +46,8 @@ class EngineConfig:
             resumed. 0: they are gone.
         placement: which states leave a checkpoint, and where.
         bundle: a directory of executables that `flide-jax warm` made of this model with these choices. They are loaded
-            where they would be compiled; see `flide_jax.engine.bundle`. Loading one may run code that it holds.
+            when they would be compiled, so it must stay as it is; see `flide_jax.engine.bundle`. Loading one may run
+            code that it holds.
         batch_invariant: the bits of an answer do not depend on what it is answered with (above), at some cost in
             time. On a CPU, or in bfloat16 on Hopper.
         ablation: what the engine goes without, for experiments.

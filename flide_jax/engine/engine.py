@@ -28,7 +28,7 @@ class Engine:
         prompt_format: from requests to tokens and from logits to answers.
         max_tokens: longest text, a state and one question, that the model reads.
         planner: what of this a request needs apart from the device.
-        executables: what has been compiled so far, and the ladder of capacities.
+        executables: what has been compiled or loaded so far, and the ladder of capacities.
     """
 
     def __init__(self, directory: Path, config: EngineConfig | None = None, *, name: str) -> None:
@@ -77,6 +77,7 @@ class Engine:
             RequestError: longer than the model or the engine takes, or more options than there are labels.
             NotImplementedError: the model's chat template rewrites the text of this request.
             FloatingPointError: the model gave a logit that is not finite.
+            BundleError: the config's bundle changed since the start, or what is needed of it cannot be loaded.
         """
         return self.answer_all([request])[0]
 
@@ -104,11 +105,14 @@ class Engine:
         return self.executables.growing
 
     def logits(self, plans: Sequence[Plan]) -> list[Logits]:
-        """Label logits [reads, L] of each plan, float32 or float64. Plans share rounds, which changes rounding only."""
+        """Label logits [reads, L] of each plan, float32 or float64. Plans share rounds, which changes rounding only.
+
+        Raises BundleError, as `answer` does.
+        """
         return self.start(plans)()
 
     def start(self, plans: Sequence[Plan]) -> Started:
-        """Dispatch plans, as `logits` does, and return what waits for their logits."""
+        """Dispatch plans, as `logits` does, and return what waits for their logits. Raises BundleError, as it does."""
         with precision(self.dtype):
             if self.config.ablation.forks:
                 return self.executables.start(plans)
@@ -116,7 +120,7 @@ class Engine:
         return Started([0] * len(plans), lambda: logits)
 
     def prepare(self, plan: Plan) -> None:
-        """Compile what a plan runs in when it is alone, if that is not done yet."""
+        """Compile or load what a plan runs in when it is alone, if that is not done yet. Raises BundleError."""
         with precision(self.dtype):
             self.executables.prepare(self.executables.capacity_for(plan))
 

@@ -6,7 +6,6 @@ import logging
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -42,7 +41,7 @@ class Started:
 
 
 class Executables:
-    """Compiles for a capacity when it is first used, and keeps what runs it. Threads may share it.
+    """Compiles or loads for a capacity when it is first used, and keeps what runs it. Threads may share it.
 
     Attributes:
         params: the parameter tree, on the device.
@@ -60,16 +59,15 @@ class Executables:
         *,
         conv_taps: int,
         one_request_a_round: bool = False,
-        compiled: Mapping[Capacity, Run] = MappingProxyType({}),
         growing: GrowingStates | None = None,
         growing_ladder: Ladder | None = None,
     ) -> None:
-        """`run` compiles for a capacity, and `compiled` need not be any more. `growing` needs a ladder of its own."""
+        """`run` compiles or loads what runs a capacity. `growing` needs a ladder of its own."""
         self.params = params
         self.ladder = ladder
         self.growing = growing
         self.growing_ladder = growing_ladder or ladder
-        self.compiled: dict[Capacity, Run] = dict(compiled)
+        self.compiled: dict[Capacity, Run] = {}
         self._run = run
         self._conv_taps = conv_taps
         self._one_request_a_round = one_request_a_round
@@ -86,7 +84,6 @@ class Executables:
         params: Any,
         config: EngineConfig,
         *,
-        compiled: Mapping[Capacity, Run] = MappingProxyType({}),
         run: Callable[[Capacity], Run] | None = None,
     ) -> "Executables":
         """Those of a program, with the checkpoints that it has room for; `run` gives them, by default compiled."""
@@ -105,7 +102,6 @@ class Executables:
             ladder,
             conv_taps=program.conv_taps,
             one_request_a_round=config.ablation.one_request_a_round,
-            compiled=compiled,
             growing=growing,
             growing_ladder=program.growing_ladder(ladder),
         )
@@ -161,7 +157,7 @@ class Executables:
         return (self.growing_ladder if grows else self.ladder).smallest_for(self.demand(plan))
 
     def prepare(self, capacity: Capacity) -> None:
-        """Compile for a capacity, if that is not done yet."""
+        """Compile or load for a capacity, if that is not done yet."""
         self._executable(MetadataLayout(capacity, self._conv_taps))
 
     def add(self, compiled: Mapping[Capacity, Run]) -> None:

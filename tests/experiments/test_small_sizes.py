@@ -118,7 +118,7 @@ def test_padding(run):
         assert 0 < record["queued"] < 0.05 and 0 < record["alone_rows"] < 0.1
 
 
-@pytest.mark.parametrize("name", ["where_the_time_goes", "kernel_peers"])
+@pytest.mark.parametrize("name", ["where_the_time_goes", "kernel_peers", "attention_in_a_pass"])
 def test_what_needs_a_gpu_says_so_at_once(name, tmp_path, capsys):
     results = tmp_path / "results.jsonl"
     with pytest.raises(SystemExit) as stopped:

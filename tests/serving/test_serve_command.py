@@ -67,7 +67,7 @@ def test_serves_until_it_is_told_to_end_and_answers_what_it_has(serve):
     url = url_in(line_with(process, "loads support-1"))
     loading = httpx.get(f"{url}/health")
     assert (loading.status_code, loading.json()["status"]) == (503, "loading")
-    line_with(process, "1 of 1 capacities compiled")
+    line_with(process, "1 of 1 capacities ready")
     line_with(process, "serves support-1, float32")
     assert httpx.get(f"{url}/health").json()["model"] == "support-1"
 
