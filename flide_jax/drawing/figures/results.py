@@ -159,6 +159,7 @@ def draw_ablation(record: Record) -> Picture:
             panel.axvline(1, color=INK, linewidth=0.8)
             panel.set_xlim(0, 1.16 * max(1.0, *times.values()))
             panel.set_title(title)
+            panel.set_xlabel("times what it is with all ideas")
         axes[0].set_yticks(range(len(without)), [f"without {name}" for name in without])
         axes[0].invert_yaxis()
     return Picture(figure)
