@@ -10,7 +10,7 @@ import pytest
 
 from notebooks import execute
 
-MOST_BYTES = 400_000
+MOST_BYTES = 600_000
 
 
 @pytest.fixture(params=execute.written(), ids=lambda path: path.stem)
