@@ -4,25 +4,15 @@ A row meets its state's chunks of keys, then its own piece's, one after the othe
 these stand nor on how long the stream is. Runs anywhere; not differentiable, since the lists of keys have any length.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.fork_attention.metadata import KeySpans
+from pallas_kernels.fork_attention.running_softmax import RunningSoftmax
 from pallas_kernels.precision import accumulation_dtype
 from pallas_kernels.segmented_gdn.metadata import CHUNK_ROWS
-
-
-class _Softmax(NamedTuple):
-    """What the rows of a chunk carry from one chunk of keys to the next."""
-
-    summed: Float[Array, "KV G rows D"]
-    maximum: Float[Array, "KV G rows"]
-    total: Float[Array, "KV G rows"]
-    sees_broken: Bool[Array, " rows"]
 
 
 def fork_attention_in_chunks(
@@ -47,36 +37,22 @@ def fork_attention_in_chunks(
         state, own = spans.state_begin[0], spans.own_begin[0]
         of_state, of_own = _chunks(jnp.max(spans.state_end) - state), _chunks(jnp.max(spans.own_end) - own)
 
-        def meet(number: Array, carry: _Softmax) -> _Softmax:
+        def meet(number: Array, carry: tuple[RunningSoftmax, Bool[Array, " rows"]]) -> tuple[RunningSoftmax, Array]:
+            softmax, sees_broken = carry
             begin = jnp.where(number < of_state, state + CHUNK_ROWS * number, own + CHUNK_ROWS * (number - of_state))
             keys, values, broken_here = (lax.dynamic_slice_in_dim(x, begin, CHUNK_ROWS) for x in (k, v, broken))
             y = begin + jnp.arange(CHUNK_ROWS, dtype=jnp.int32)[None]
             in_state = (spans.state_begin[:, None] <= y) & (y < spans.state_end[:, None])
             visible = in_state | ((spans.own_begin[:, None] <= y) & (y < spans.own_end[:, None]))
             scores = scale * jnp.einsum("nkgd,tkd->kgnt", q, keys, precision="highest")
-            scores = jnp.where(visible[None, None], scores, -jnp.inf)
-            maximum = jnp.maximum(carry.maximum, jnp.max(scores, axis=-1))
-            fade, weights = jnp.exp(carry.maximum - maximum), jnp.exp(scores - maximum[..., None])
-            summed = jnp.einsum("kgnt,tkd->kgnd", weights, values, precision="highest")
-            return _Softmax(
-                summed=carry.summed * fade[..., None] + summed,
-                maximum=maximum,
-                total=carry.total * fade + jnp.sum(weights, axis=-1),
-                sees_broken=carry.sees_broken | jnp.any(visible & broken_here[None], axis=1),
-            )
+            softmax = softmax.joined(jnp.where(visible[None, None], scores, -jnp.inf), values)
+            return softmax, sees_broken | jnp.any(visible & broken_here[None], axis=1)
 
-        shape = (key_heads, heads // key_heads, CHUNK_ROWS)
-        nothing = _Softmax(
-            summed=jnp.zeros((*shape, head_dim), dtype),
-            maximum=jnp.full(shape, jnp.finfo(dtype).min, dtype),
-            total=jnp.zeros(shape, dtype),
-            sees_broken=jnp.zeros(CHUNK_ROWS, bool),
-        )
-        found = lax.fori_loop(0, of_state + of_own, meet, nothing)
-        out = found.summed / jnp.where(found.total == 0, 1, found.total)[..., None]
+        nothing = RunningSoftmax.nothing((key_heads, heads // key_heads, CHUNK_ROWS), head_dim, dtype)
+        softmax, sees_broken = lax.fori_loop(0, of_state + of_own, meet, (nothing, jnp.zeros(CHUNK_ROWS, bool)))
         # A zero weight times a hidden NaN would be NaN, so values that are not finite are left out and told here.
-        out = jnp.where(found.sees_broken[:, None], jnp.nan, out)
-        return jnp.moveaxis(out, 2, 0).reshape(CHUNK_ROWS, heads, head_dim).astype(query.dtype)
+        out = jnp.where(sees_broken[:, None, None, None], jnp.nan, softmax.mean())
+        return out.reshape(CHUNK_ROWS, heads, head_dim).astype(query.dtype)
 
     def in_chunks(x: Array) -> Array:
         return x.reshape(rows // CHUNK_ROWS, CHUNK_ROWS, *x.shape[1:])
