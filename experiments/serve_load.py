@@ -24,14 +24,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments import records
-from experiments.arguments import positive, tokenizer_directory
+from experiments.arguments import existing_directory, positive, tokenizer_directory
 from experiments.model_sizes import SIZES
 from experiments.random_checkpoint import write_checkpoint
 from experiments.random_requests import PROFILE_OF, PROFILES, read_profile
@@ -132,10 +132,10 @@ class Shared:
 
 
 @contextlib.contextmanager
-def served(arguments: list[str]) -> Iterator[int]:
+def served(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[int]:
     """The port of a server, which is there for as long as the context lasts."""
     command = [sys.executable, "-m", "flide_jax", "serve", "--port", "0", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         said: list[str] = []
@@ -220,10 +220,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load, at most")
     parser.add_argument("--requests", type=positive, default=2_000, help="of each load, at most")
     parser.add_argument("--capacities", nargs="+", default=[], help="as for serve; compiled ahead, all at once")
+    parser.add_argument("--bundle", type=existing_directory, help="made of these before; nothing is compiled")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "serve_load.jsonl")
     options = parser.parse_args(arguments)
     if options.size and options.tokenizer is None:
         parser.error("--size serves random weights, which need words: give --tokenizer DIR")
+    if options.bundle and not options.capacities:
+        parser.error("--bundle needs the --capacities that are to be taken from it")
     return options
 
 
@@ -251,8 +254,9 @@ def run(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
         model = ["--model", str(directory)]
     if options.capacities:
         model += ["--capacities", *options.capacities]
-        compiled = ["--bundle", str(folder / "bundle")]
-        subprocess.run([sys.executable, "-m", "flide_jax", "warm", *model, *compiled], check=True)
+        compiled = ["--bundle", str(options.bundle or folder / "bundle")]
+        if options.bundle is None:
+            subprocess.run([sys.executable, "-m", "flide_jax", "warm", *model, *compiled], check=True)
         model += compiled
     writer = Writer(directory)
     print("workers workload        clients requests  tokens   median      p99  requests/s   engine    added   paper")

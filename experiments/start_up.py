@@ -3,24 +3,28 @@
 `flide-jax ask` is started in a process of its own, and timed until it has printed the answers of one request (the
 paper's Table 17): once compiling what the request needs; once with that taken from a bundle of every capacity that
 `flide-jax warm` made; and `flide-jax warm` itself, which is what a server without a bundle does before it is ready.
+`flide-jax serve` with the bundle is timed until `/health` says that it has loaded every capacity and run each once.
 Nothing is kept between the starts, for each has an empty cache of compiled code. The demo model, or with `--size`
 random weights of a true size, whose checkpoint is written first and read from the machine's page cache.
 
 Predictions, 0.8B on one H200 with six capacities: with the bundle the first answer comes in at most 12 s; compiling the
-one capacity adds 10 s, and warming takes 40 s. Since a bundle's capacities are loaded when they are needed: 7 s.
+one capacity adds 10 s, and warming takes 40 s. Since a bundle's capacities are loaded when they are needed: 7 s. A
+server has loaded 72 capacities, the ladder of a GPU, within 30 s.
 How to read the result: seconds of wall time, the process's start and end included, each the median of the starts.
 
 Run as `python -m experiments.start_up`. Records go to `results/start_up.jsonl`.
 """
 
 import argparse
+import contextlib
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +32,22 @@ from experiments import records
 from experiments.arguments import existing_directory, positive, tokenizer_directory
 from experiments.model_sizes import SIZES
 from experiments.random_checkpoint import write_checkpoint
+from experiments.serve_load import exchange, served
 from flide_jax.engine.model_directory import demo_directory
 
 EXAMPLE = demo_directory() / "examples" / "support.json"
 
 
-def seconds(arguments: Sequence[str]) -> float:
-    """Of one run of the command, without anything that an earlier one compiled. Raises RuntimeError where it fails."""
+@contextlib.contextmanager
+def nothing_kept() -> Iterator[dict[str, str]]:
+    """An environment for a process that finds nothing of what an earlier one compiled."""
     with tempfile.TemporaryDirectory() as empty:
-        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": empty}
+        yield os.environ | {"JAX_COMPILATION_CACHE_DIR": empty}
+
+
+def seconds(arguments: Sequence[str]) -> float:
+    """Of one run of the command. Raises RuntimeError where it fails."""
+    with nothing_kept() as environment:
         begin = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-m", "flide_jax", *arguments], env=environment, capture_output=True, text=True
@@ -47,8 +58,21 @@ def seconds(arguments: Sequence[str]) -> float:
     return taken
 
 
+def seconds_until_served(arguments: Sequence[str]) -> float:
+    """From the start of a server until it can answer with every capacity. Raises RuntimeError where it ends before."""
+    with nothing_kept() as environment:
+        begin = time.perf_counter()
+        with served(arguments, environment) as port:
+            while True:
+                with socket.create_connection(("127.0.0.1", port)) as connection:
+                    head, _ = exchange(connection, "GET /health")
+                if b" 200 " in head.split(b"\r\n", 1)[0]:
+                    return time.perf_counter() - begin
+                time.sleep(0.02)
+
+
 def measure(model: Sequence[str], capacities: Sequence[str], *, repeats: int, made: Path | None) -> dict[str, Any]:
-    """Seconds of first answers with a bundle; where none was made before, also of warming and of answers without it."""
+    """Seconds with a bundle; where none was made before, also of warming and of answers without it."""
     ask = ["ask", str(EXAMPLE), "--json", *model, *capacities]
     samples: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as directory:
@@ -56,7 +80,9 @@ def measure(model: Sequence[str], capacities: Sequence[str], *, repeats: int, ma
         if made is None:
             samples["warm"] = [seconds(["warm", *model, *capacities, "--bundle", str(bundle)])]
             samples["compiled"] = [seconds(ask) for _ in range(repeats)]
-        samples["bundle"] = [seconds([*ask, "--bundle", str(bundle)]) for _ in range(repeats)]
+        from_bundle = ["--bundle", str(bundle)]
+        samples["bundle"] = [seconds([*ask, *from_bundle]) for _ in range(repeats)]
+        samples["served"] = [seconds_until_served([*model, *capacities, *from_bundle]) for _ in range(repeats)]
         bundle_bytes = sum(path.stat().st_size for path in bundle.iterdir())
     return {
         "seconds": {name: statistics.median(found) for name, found in samples.items()},

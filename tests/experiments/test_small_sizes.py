@@ -90,7 +90,7 @@ def test_memory_use(run):
 
 def test_start_up(run, two_layers):
     (record,) = run("start_up")
-    assert set(record["seconds"]) == {"compiled", "bundle", "warm"} and record["bundle_mb"] > 0.1
+    assert set(record["seconds"]) == {"compiled", "bundle", "served", "warm"} and record["bundle_mb"] > 0.1
 
 
 def test_latency(run, two_layers):
