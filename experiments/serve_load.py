@@ -135,21 +135,23 @@ class Shared:
 def served(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[int]:
     """The port of a server, which is there for as long as the context lasts."""
     command = [sys.executable, "-m", "flide_jax", "serve", "--port", "0", *arguments]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        said: list[str] = []
-        for line in process.stderr:
-            said.append(line)
-            if found := re.search(r"http://127\.0\.0\.1:(\d+) serves ", line):
-                break
-        else:
-            raise RuntimeError("".join(said[-5:]))
-        threading.Thread(target=process.stderr.read, daemon=True).start()  # it would stop writing
-        yield int(found[1])
-    finally:
-        process.terminate()
-        process.wait(60)
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            said: list[str] = []
+            for line in process.stderr:
+                said.append(line)
+                if found := re.search(r"http://127\.0\.0\.1:(\d+) serves ", line):
+                    break
+            else:
+                raise RuntimeError("".join(said[-5:]))
+            rest = threading.Thread(target=process.stderr.read, daemon=True)  # or it would stop writing
+            rest.start()
+            yield int(found[1])
+        finally:
+            process.terminate()
+            process.wait(60)
+        rest.join()
 
 
 def counted(port: int) -> dict[str, float]:
