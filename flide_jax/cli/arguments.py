@@ -126,7 +126,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     _add_capacities(warm)
     _add_batch_invariant(warm)
     _add_checkpoints(warm)
-    warm.add_argument("--bundle", metavar="DIR", required=True, help="a new or empty directory")
+    warm.add_argument("--bundle", type=_directory, metavar="DIR", required=True, help="a new or empty directory")
     warm.add_argument(
         "--processes",
         type=_number(1, _MOST_PROCESSES),
@@ -169,7 +169,7 @@ def parser(version: str) -> argparse.ArgumentParser:
         "stands for the model wherever a model is named, gives the same answers and loads without the fusing.",
         reads_requests=False,
     )
-    convert.add_argument("--out", metavar="DIR", required=True, help="a new or empty directory")
+    convert.add_argument("--out", type=_directory, metavar="DIR", required=True, help="a new or empty directory")
     return top
 
 
@@ -245,6 +245,12 @@ def _gigabytes(text: str) -> float:
     return found
 
 
+def _directory(text: str) -> str:
+    if not text:  # as of a variable that is not set; it would mean the current one
+        raise argparse.ArgumentTypeError("names a directory, not ''")
+    return text
+
+
 def _add_engine(command: argparse.ArgumentParser) -> None:
     _add_dtype(command)
     _add_capacities(command)
@@ -258,7 +264,12 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
         help="host memory for checkpoints that had to make room for others; they come back when they are resumed; "
         "default: 0, none",
     )
-    command.add_argument("--bundle", metavar="DIR", help="load executables that `warm` made instead of compiling them")
+    command.add_argument(
+        "--bundle",
+        type=_directory,
+        metavar="DIR",
+        help="load executables that `warm` made instead of compiling them",
+    )
 
 
 def _add_checkpoints(command: argparse.ArgumentParser) -> None:

@@ -1,8 +1,8 @@
 """Executables on disk: compiled once by `flide-jax warm`, then loaded by engines, which neither trace nor compile.
 
 A bundle is a directory with one file for each executable of a capacity and `manifest.json`, which holds everything the
-executables depend on. An engine that differs from it in anything refuses the bundle and says in what; it never compiles
-behind the back of one who thinks that it does not. A capacity that the bundle lacks is compiled as without a bundle.
+executables depend on. An engine that differs from it in anything refuses the bundle and says in what. A capacity that
+the bundle lacks is compiled as without a bundle, and that is said.
 
 **A file of a bundle is pickled, so loading it may run what code it holds.** It is read only from the directory that the
 user names, and only if directory and files belong to the user or root and nobody else can write to them. The SHA-256
@@ -15,6 +15,7 @@ import importlib.metadata
 import importlib.resources
 import itertools
 import json
+import logging
 import os
 import platform
 import stat
@@ -46,6 +47,8 @@ _CUDA_PACKAGES = tuple(
     )
 )
 
+
+_log = logging.getLogger(__name__)
 
 type _Files = list[tuple[str, str]]  # name and SHA-256 of each executable of a capacity
 
@@ -126,7 +129,10 @@ class Bundle:
 
     def run(self, capacity: Capacity) -> Run:
         """What runs a capacity: loaded, or compiled if the bundle lacks it. Raises BundleError, as `load` does."""
-        return self._load(capacity) if capacity in self._files else self._program.run(capacity)
+        if capacity in self._files:
+            return self._load(capacity)
+        _log.warning("%s has no executable for %d tokens: it is compiled", self._directory, capacity.tokens)
+        return self._program.run(capacity)
 
     def _load(self, capacity: Capacity) -> CompiledRound:
         files = self._files[capacity]
@@ -158,6 +164,7 @@ def depends_on(program: Program) -> dict[str, Any]:
         "selective_readout": program.ablation.selective_readout,
         "batch_invariant": program.batch_invariant,
         "checkpoints": None if program.store is None else dataclasses.asdict(program.store),
+        "resumed_pages": program.resumed_pages,
         "xla_options": {
             f"from {tokens} tokens": compiler_options(program.ablation, tokens, batch_invariant=program.batch_invariant)
             for tokens in (1, CONCURRENT_TOKENS + 1)
