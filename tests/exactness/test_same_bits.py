@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flide_jax.engine import Ablation, Engine, EngineConfig
 from flide_jax.engine.executables import Executables
-from flide_jax.engine.program import Program
+from flide_jax.engine.program import Program, precision
 from flide_jax.first_difference import first_difference, outputs, where_bits_differ
 from flide_jax.layout import Capacity, Demand
 from flide_jax.models import families
@@ -137,6 +137,14 @@ def test_what_a_user_is_told(batch_invariant):
     if not batch_invariant:
         number, read = next(one.first for one in found if one.first is not None)
         assert 0 <= number < 3 and 0 <= read < plans[number].read_branches.size
+
+
+def test_float64_keeps_them_too():
+    rng = np.random.default_rng(7)
+    plans = [plan_of(20, [3, 70], rng), plan_of(65, [9], rng)]
+    with precision(np.dtype(np.float64)):
+        found = compare_bits(executables("float64"), plans)
+    assert all(one.same == one.questions > 0 for one in found)
 
 
 OPERATIONS = {"in_proj", "attention", "convolution", "recurrence", "gated_norm", "out_proj", "gate_up", "down"}
