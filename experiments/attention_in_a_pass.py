@@ -10,7 +10,8 @@ cycles in each way, within 3 %.
 How to read the result: `us` is a launch of attention, the median over a trace at the end of the seconds; `mhz` and
 `watts` are medians of the samples, and `kilocycles` is the product of the first two.
 
-Run as `python -m experiments.attention_in_a_pass` on one NVIDIA GPU. Records go to `results/attention_in_a_pass.jsonl`.
+Run as `python -m experiments.attention_in_a_pass` on one NVIDIA GPU. It measures launches, of which a CPU has none, so
+there is no small size. Records go to `results/attention_in_a_pass.jsonl`.
 """
 
 import argparse
@@ -44,10 +45,10 @@ KERNEL = "fork_attention"
 def work_of(case: cases.Case, *, products: bool) -> Callable[[], Any]:
     """ATTENTIONS layers of attention on operands of their own, one after the other; with `products` between them."""
     attend = cases.caller(case, "pallas")
-    sets = [case.operands(jax.random.key(number)) for number in range(ATTENTIONS)]
+    sets = [case.operands(jax.random.key(records.SEED + number)) for number in range(ATTENTIONS)]
     width, feed_forward = SIZE.width, SIZE.feed_forward_width
     hidden, up, down = (
-        normal(jax.random.key(number), shape, jnp.bfloat16)
+        normal(jax.random.key(records.SEED + number), shape, jnp.bfloat16)
         for number, shape in enumerate([(case.rows, width), (width, feed_forward), (feed_forward, width)])
     )
 
@@ -78,7 +79,7 @@ class Sampled:
         printed, _ = self._process.communicate()
         # The last line may be cut off where the process ended.
         samples = [[float(x) for x in line.split(",")] for line in printed.splitlines()[:-1]]
-        self.mhz, self.watts = (statistics.median(column) for column in zip(*samples, strict=True))
+        self.mhz, self.watts = ([*column] for column in zip(*samples, strict=True))
 
 
 def measured(case: cases.Case, *, seconds: float) -> Iterator[dict[str, Any]]:
@@ -92,8 +93,16 @@ def measured(case: cases.Case, *, seconds: float) -> Iterator[dict[str, Any]]:
                 jax.block_until_ready([work() for _ in range(4)])
                 time.sleep(rest)
             found = trace_launches(lambda work=work: [work() for _ in range(4)])
-        us = statistics.median(us for name, us in found.in_order if KERNEL in name)
-        yield {"way": way, "us": us, "mhz": card.mhz, "watts": card.watts, "kilocycles": us * card.mhz / 1e3}
+        launches = [us for name, us in found.in_order if KERNEL in name]
+        us, mhz, watts = map(statistics.median, (launches, card.mhz, card.watts))
+        yield {
+            "way": way,
+            "us": us,
+            "mhz": mhz,
+            "watts": watts,
+            "kilocycles": us * mhz / 1e3,
+            "samples": {"us": launches, "mhz": card.mhz, "watts": card.watts},
+        }
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -106,8 +115,8 @@ def main(arguments: list[str] | None = None) -> None:
     need_gpu(parser)
     for name in options.case or CASES:
         for row in measured(cases.CASES[name], seconds=options.seconds):
-            print(name, *(f"{key} {value:.4g}" if isinstance(value, float) else value for key, value in row.items()))
-            records.append(options.results, {"case": name, "seconds": options.seconds, **row})
+            print(name, row["way"], *(f"{key} {value:.4g}" for key, value in row.items() if isinstance(value, float)))
+            records.append(options, {"case": name, "seconds": options.seconds, **row})
 
 
 if __name__ == "__main__":

@@ -294,8 +294,8 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         for row in record["ops"]:
             print(f"layer {row['layer']} {row['name']:24} step {row['step']:.1e}   chain {row['chain']:.1e}")
         print(f"{'answers':32}{record['conclusion']:.1e}")
-        record |= {"family": name, "seed": options.seed, "dtype": "float64"}
-        found.append(records.append(options.results, record))
+        record |= {"family": name, "dtype": "float64"}
+        found.append(records.append(options, record, seed=options.seed))
     if not all(map(holds, found)):
         raise SystemExit(1)
     return found

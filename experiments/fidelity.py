@@ -2,30 +2,33 @@
 
 The demo model answers a fixed set of questions in float32 and bfloat16, in four ways: every question as a text of its
 own; all forked; the state once and kept, then every question behind it (as a server with a prefix cache would); and
-multi-item scoring (`multi_item_scoring`). They are compared with float64, every question as a text of its own.
+multi-item scoring (`multi_item_scoring`). They are compared with float64, and with float32, every question as a text of
+its own.
 
 Predictions: forked and kept states are as near to float64 as texts of their own, in either dtype: their mean total
 variations agree within a quarter, and what is right stays right. In float32 no answer is another. Multi-item scoring is
 ten times further away than bfloat16's rounding.
 How to read the result, over all questions: `agr` is the share whose most probable option is float64's; `tv` and `p99`
-are the mean and the 99th percentile of the total variation from float64's probabilities; `flip` is the share whose most
-probable option is not that of the same question as a text of its own in the same dtype; `acc` is the share of right
-answers where the text decides; `stab` is the share whose most probable option stays when the questions of each request,
-and the requests, come in reverse. The paper's Table 4 has columns of these names; their definitions here are ours.
+are the mean and the 99th percentile of the total variation from float64's probabilities, and behind them stand the same
+three from float32's; `flip` is the share whose most probable option is not that of the same question as a text of its
+own in the same dtype; `acc` is the share of right answers where the text decides; `stab` is the share whose most
+probable option stays when the questions of each request, and the requests, come in reverse. The paper's Table 4 has
+columns of these names; their definitions here are ours.
 
-Run as `python -m experiments.fidelity`. Records go to `results/fidelity.jsonl`.
+Run as `python -m experiments.fidelity`, on any device: a true size with random weights has no known answers. Records go
+to `results/fidelity.jsonl`.
 """
 
 import argparse
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments import records
+from experiments import known_answers, records
 from experiments.arguments import positive
 from experiments.known_answers import Asked, Probabilities, accuracy, asked, choices, reordered, variations
 from experiments.multi_item_scoring import WAYS, Passes
@@ -36,7 +39,9 @@ from flide_jax.prompts.plan import Plan
 CONFIG = EngineConfig(capacities=(1_024,), max_request_tokens=2_048)
 # Kept states of any length, all but their last tokens.
 KEEPING = dataclasses.replace(CONFIG, checkpoint_bytes=100_000_000, placement=Placement(shortest=16, margin=8, step=8))
-COLUMNS = ("agr", "tv", "p99", "flip", "acc", "stab")
+TRUTHS = ("float64", "float32")
+AGAINST = ("agr", "tv", "p99")
+COLUMNS = (*AGAINST, "flip", "acc", "stab")
 
 # Label logits [reads, L] of each plan.
 Answering = Callable[[Sequence[Plan]], list[np.ndarray]]
@@ -108,20 +113,35 @@ def answers_in_reverse(known: Sequence[Asked], answering: Answering) -> Probabil
 
 
 def measure(
-    known: Sequence[Asked], answering: Answering, truth: Probabilities, texts: Probabilities | None
+    known: Sequence[Asked], answering: Answering, truths: Mapping[str, Probabilities], texts: Probabilities | None
 ) -> tuple[dict[str, Any], Probabilities]:
-    """The figures of one way, and its answers. `texts`: those of texts of their own, None if these are them."""
+    """The figures of one way, and its answers.
+
+    Args:
+        known: what is asked.
+        answering: the way.
+        truths: the answers of texts of their own in each of `TRUTHS`.
+        texts: those in the way's own dtype; None if this is their way.
+    """
     found = answers(known, answering)
+    return {
+        **against(found, truths["float64"]),
+        "flip": float(np.mean(choices(found) != choices(found if texts is None else texts))),
+        "acc": accuracy(found, [gold for one in known for gold in one.golds]),
+        "stab": float(np.mean(choices(found) == choices(answers_in_reverse(known, answering)))),
+        "float32": against(found, truths["float32"]),
+    }, found
+
+
+def against(found: Probabilities, truth: Probabilities) -> dict[str, Any]:
+    """How far answers are from those that are held for true."""
     distance = variations(found, truth)
     return {
         "agr": float(np.mean(choices(found) == choices(truth))),
         "tv": float(distance.mean()),
         "p99": float(np.quantile(distance, 0.99)),
-        "flip": float(np.mean(choices(found) != choices(found if texts is None else texts))),
-        "acc": accuracy(found, [gold for one in known for gold in one.golds]),
-        "stab": float(np.mean(choices(found) == choices(answers_in_reverse(known, answering)))),
         "samples": [float(f"{one:.3e}") for one in distance],
-    }, found
+    }
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
@@ -131,19 +151,22 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--dtype", action="append", choices=["float32", "bfloat16"], help="both by default")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "fidelity.jsonl")
     options = parser.parse_args(arguments)
-    exact = engine(CONFIG, "float64")
-    known = asked(exact, options.requests)
-    truth = answers(known, each_alone(exact))
+    known = asked(engine(CONFIG, "float64"), options.requests)
+    truths = {dtype: answers(known, each_alone(engine(CONFIG, dtype))) for dtype in TRUTHS}
     found = []
-    print(f"{'':22}", *(f"{column:>9}" for column in COLUMNS))
+    print(f"{'':22}", *(f"{column:>9}" for column in COLUMNS), " from float32:", *AGAINST)
     for dtype in options.dtype or ["float32", "bfloat16"]:
         rows, texts = {}, None
         for name, answering in ANSWERING.items():
-            rows[name], given = measure(known, answering(dtype), truth, texts)
+            rows[name], given = measure(known, answering(dtype), truths, texts)
             texts = given if texts is None else texts
-            print(f"{dtype:9} {name:12}", *(_shown(column, rows[name][column]) for column in COLUMNS), flush=True)
-        record = {"dtype": dtype, "requests": options.requests, "questions": len(truth), "ways": rows}
-        found.append(records.append(options.results, record))
+            shown = [_shown(column, rows[name][column]) for column in COLUMNS]
+            shown += [_shown(column, rows[name]["float32"][column]) for column in AGAINST]
+            print(f"{dtype:9} {name:12}", *shown, flush=True)
+        questions = len(truths["float64"])
+        record = {"dtype": dtype, "requests": options.requests, "questions": questions, "ways": rows}
+        config = dataclasses.replace(CONFIG, dtype=dtype)
+        found.append(records.append(options, record, config=config, seed=known_answers.SEED))
     return found
 
 

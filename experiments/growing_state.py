@@ -10,7 +10,8 @@ most 5.5 ms on 0.8B. How to read the result: `step_ms` with checkpoints, `whole_
 without history that has as many tokens as the step computes; `original_ms` the original engine's figure on the same
 card.
 
-Run as `python -m experiments.growing_state`; `--replay` runs the agents of `profiles/sweagent_demos.json` as well.
+Run as `python -m experiments.growing_state`; `--replay` runs the agents of `profiles/sweagent_demos.json` instead, of
+the demo model at an eighth of their lengths.
 Records go to `results/growing_state.jsonl`.
 """
 
@@ -58,6 +59,8 @@ class Scale:
     questions: Request
     recurring: Request
     placement: Placement = Placement()
+    replay_rungs: Sequence[int] = REPLAY_RUNGS
+    replayed: int = 1  # of so many tokens of the profile one
 
 
 FULL = Scale((4_000, 12_000), new=400, questions=Request(0, 5 * [60]), recurring=Request(5_835, 18 * [90]))
@@ -67,6 +70,8 @@ SMALL = Scale(
     questions=Request(0, 5 * [9]),
     recurring=Request(880, 6 * [14]),
     placement=Placement(shortest=64, margin=16, step=16),
+    replay_rungs=(128, 512, 1_024, 2_048),
+    replayed=8,
 )
 
 
@@ -74,7 +79,7 @@ class Agent:
     """A state of random tokens that grows."""
 
     def __init__(self, vocabulary: int, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng([records.SEED, seed])
         self.vocabulary = vocabulary
         self.state = np.empty(0, np.int32)
 
@@ -111,9 +116,10 @@ class Bench:
             started()
             return time.perf_counter() - begin, started.resumed[0]
 
-    def median_ms(self, plans: Sequence[Plan]) -> float:
-        """Milliseconds of lone requests behind two that warm up."""
-        return 1e3 * statistics.median([self.seconds(plan)[0] for plan in plans][2:])
+    def milliseconds(self, name: str, plans: Sequence[Plan]) -> dict[str, Any]:
+        """Of lone requests behind two that warm up: the median, and each of them."""
+        samples = [1e3 * self.seconds(plan)[0] for plan in plans][2:]
+        return {f"{name}_ms": statistics.median(samples), f"{name}_samples_ms": [round(one, 3) for one in samples]}
 
     def steps(self, history: int, *, repeats: int) -> dict[str, Any]:
         """The next steps of agents that each have a history."""
@@ -133,8 +139,8 @@ class Bench:
         return {
             "case": f"history {history}",
             "step_ms": 1e3 * statistics.median([seconds for seconds, _ in found][2:]),
-            "whole_ms": self.median_ms([whole] * 6),
-            "plain_ms": self.median_ms(plain),
+            **self.milliseconds("whole", [whole] * 6),
+            **self.milliseconds("plain", plain),
             "resumed": [resumed for _, resumed in found],
             "computed": [plan.tokens - resumed for plan, (_, resumed) in zip(plans, found, strict=True)],
             "samples_ms": [round(1e3 * seconds, 3) for seconds, _ in found],
@@ -155,8 +161,8 @@ class Bench:
         return {
             "case": "recurring",
             "step_ms": 1e3 * statistics.median([seconds for seconds, _ in found][2:]),
-            "whole_ms": self.median_ms([without(plan) for plan in plans[:6]]),
-            "plain_ms": self.median_ms(plain),
+            **self.milliseconds("whole", [without(plan) for plan in plans[:6]]),
+            **self.milliseconds("plain", plain),
             "resumed": [resumed for _, resumed in found],
             "computed": [plan.tokens - resumed for plan, (_, resumed) in zip(plans[1:], found, strict=True)],
             "samples_ms": [round(1e3 * seconds, 3) for seconds, _ in found],
@@ -188,6 +194,7 @@ class Bench:
             "all_whole_s": sum(whole),
             "counters": dataclasses.asdict(self.run.growing.counters()),  # type: ignore[union-attr]
             "samples_ms": [round(1e3 * seconds, 3) for seconds, _ in found],
+            "whole_samples_ms": [round(1e3 * seconds, 3) for seconds in whole],
         }
 
     def compile_replay(self, agents: Sequence[Sequence[Request]]) -> None:
@@ -217,7 +224,7 @@ class Bench:
 
 def sized(state: int, branches: Sequence[int]) -> Plan:
     """A plan of such lengths."""
-    return random_plan(Request(state, branches), np.random.default_rng(0), vocabulary=2)
+    return random_plan(Request(state, branches), np.random.default_rng(records.SEED), vocabulary=2)
 
 
 def without(plan: Plan) -> Plan:
@@ -225,9 +232,14 @@ def without(plan: Plan) -> Plan:
     return dataclasses.replace(plan, salt=None)
 
 
-def profile() -> list[list[Request]]:
-    """The agents of the profile: their steps, each with its state's length. A shorter state is another agent's."""
-    rows = read_profile(PROFILE)
+def profile(part: int = 1) -> list[list[Request]]:
+    """The agents of the profile: their steps, each with its state's length. A shorter state is another agent's.
+
+    `part`: lengths are this part of the profile's, a token at least.
+    """
+    rows = [
+        Request(row.state // part, [max(1, length // part) for length in row.branches]) for row in read_profile(PROFILE)
+    ]
     begins = [0, *(n for n, (one, next_) in enumerate(itertools.pairwise(rows), 1) if next_.state <= one.state)]
     return [rows[begin:end] for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True)]
 
@@ -248,17 +260,18 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     found = []
     print(f"{'':26}", *(f"{title:>9}" for title in ("step ms", "whole", "plain", "original", "computed")))
     for size in options.size or ([DEMO] if on_cpu else ["0.8B", "4B"]):
+        scale = SMALL if size == DEMO else FULL
         config = EngineConfig(
             implementation=options.implementation,
-            capacities=REPLAY_RUNGS if options.replay else None,
+            capacities=tuple(scale.replay_rungs) if options.replay else None,
             checkpoint_bytes=round(1e9 * options.checkpoint_gb),
         )
         try:
-            bench = Bench(size, config, SMALL if size == DEMO else FULL)
+            bench = Bench(size, config, scale)
         except BudgetError as error:
             parser.error(f"--checkpoint-gb: {error}")
         if options.replay:
-            rows = [bench.replay(profile()[: options.replay])]
+            rows = [bench.replay(profile(scale.replayed)[: options.replay])]
         else:
             rows = [bench.steps(history, repeats=options.repeats) for history in bench.scale.histories]
             near, far = rows
@@ -267,7 +280,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         for row in rows:
             row |= {"size": size, "original_ms": ORIGINAL.get((size, row["case"]))}
             record = row | bench.memory() | {"implementation": options.implementation}
-            found.append(records.append(options.results, record))
+            found.append(records.append(options, record, config=bench.config))
             print(_line(row), flush=True)
         if not options.replay:
             print(f"{size}: {more:.3f} ms for every 1,000 tokens of history")

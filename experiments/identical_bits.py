@@ -6,8 +6,8 @@ them batch-invariant, hardly any in the usual mode in bfloat16 on an H200; 10 % 
 20 % for a lone one of 325 tokens. How to read the result: shares of answers (label logits of a question) whose bits are
 those of their request alone; then, of the usual mode, the operation in which a request first differs; then times.
 
-Run as `python -m experiments.identical_bits`, anywhere, for the shipped model and few requests; with `--size 0.8B` on
-an accelerator for random weights at a true size. Records go to `results/identical_bits.jsonl`.
+Run as `python -m experiments.identical_bits`: on an accelerator for random weights at true sizes, which takes long for
+4B; on a CPU for the shipped model and few requests. Records go to `results/identical_bits.jsonl`.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from experiments import latency, records
@@ -41,7 +42,7 @@ WHOLE = {"workload": [*WORKLOADS], "most": None, "capacities": [384, 640, 1_280,
 
 def requests(workload: str, *, most: int | None, vocabulary: int, longest: int) -> list[Plan]:
     """Random tokens in the lengths of a profile's requests, as far as they are not longer than the largest capacity."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(records.SEED)
     found = read_profile(PROFILES / f"{PROFILE_OF[workload]}.json")[:most]
     plans = [random_plan(request, rng, vocabulary=vocabulary) for request in found]
     return [plan for plan in plans if plan.tokens <= longest]
@@ -56,7 +57,7 @@ def ways(run: Executables, plans: Sequence[Plan], *, in_detail: int) -> list[Bit
             for number, found in zip(together, run.logits([plans[i] for i in together]), strict=True):
                 yield number, alone[number], found
 
-    shuffled = np.random.default_rng(1).permutation(len(plans)).tolist()
+    shuffled = np.random.default_rng(records.SEED + 1).permutation(len(plans)).tolist()
     return [
         BitsComparison.of("rounds of up to 8", rounds_of(8, range(len(plans)))),
         BitsComparison.of("rounds of up to 64", rounds_of(64, range(len(plans)))),
@@ -76,16 +77,17 @@ def where(run: Executables, program: Program, plans: Sequence[Plan]) -> dict[str
     return None if found is None else dataclasses.asdict(found)
 
 
-def cost(run: Executables, plans: Sequence[Plan], *, repeats: int) -> dict[str, float]:
+def cost(run: Executables, plans: Sequence[Plan], *, repeats: int) -> dict[str, Any]:
     """Milliseconds of a lone request, and requests a second of 64 queued ones."""
     latency.measure(run, plans[:2])
     lone = latency.measure(run, [plans[i % len(plans)] for i in range(repeats)])
-    rate = latency.throughput(run, [plans[i % len(plans)] for i in range(64)])
-    return {"lone_ms": lone["lone_ms"], "busy_ms": lone["busy_ms"], "queued_64": rate}
+    rate, samples = latency.throughput(run, [plans[i % len(plans)] for i in range(64)])
+    kept = ("lone_ms", "busy_ms", "samples_ms", "busy_samples_ms")
+    return {name: lone[name] for name in kept} | {"queued_64": rate, "queued_64_samples_ms": samples}
 
 
 def measure(
-    options: argparse.Namespace, size: str, append: Callable[[dict[str, Any]], dict[str, Any]]
+    options: argparse.Namespace, size: str, append: Callable[[dict[str, Any], EngineConfig], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """One record for each mode and workload of a size."""
     params, found = None, []
@@ -112,14 +114,15 @@ def measure(
                 "first_difference": where(run, made, plans) if options.where else None,
                 "cost": cost(run, plans, repeats=options.repeats) if options.repeats else None,
             }
-            found.append(append(record))
+            found.append(append(record, config))
             print(_shown(record), flush=True)
     return found
 
 
 def _shown(record: dict[str, Any]) -> str:
     (mode,) = (name for name, value in MODES.items() if value == record["batch_invariant"])
-    times = "".join(f"  {name} {value:.2f}" for name, value in (record["cost"] or {}).items())
+    cost = record["cost"] or {}
+    times = "".join(f"  {name} {cost[name]:.2f}" for name in ("lone_ms", "busy_ms", "queued_64") if cost)
     part = record["first_difference"]
     first = "" if part is None else f"  first in layer {part['layer']}, {part['operation']}"
     shares = [f"  {way:28} {same} of {questions}" for way, (same, questions) in record["ways"].items()]
@@ -128,8 +131,9 @@ def _shown(record: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Prints shares for each size, mode and workload, and appends a record for each."""
+    on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", action="append", choices=[DEMO, *SIZES], help="the shipped model by default")
+    parser.add_argument("--size", action="append", choices=[DEMO, *SIZES], help="0.8B and 4B, or demo on a CPU")
     parser.add_argument("--workload", action="append", choices=[*WORKLOADS])
     parser.add_argument("--mode", action="append", choices=[*MODES], help="both by default")
     parser.add_argument("--most", type=positive, help="requests of each profile; for a true size all by default")
@@ -140,11 +144,11 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--results", type=Path, default=records.RESULTS / "identical_bits.jsonl")
     given = parser.parse_args(arguments)
     found = []
-    for size in given.size or [DEMO]:
+    for size in given.size or ([DEMO] if on_cpu else ["0.8B", "4B"]):
         defaults = SMALL if size == DEMO else WHOLE
         chosen = {name: getattr(given, name) or value for name, value in defaults.items()}
         options = argparse.Namespace(**vars(given) | chosen | {"mode": given.mode or [*MODES]})
-        found += measure(options, size, lambda record: records.append(given.results, record))
+        found += measure(options, size, lambda record, config: records.append(given, record, config=config))
     return found
 
 

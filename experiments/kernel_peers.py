@@ -16,7 +16,8 @@ is the root mean square of the error over that of the value, against float32 (at
 same rounded operands; `error_state` that of the final states. A peer's configurations are chosen by its own autotuner.
 
 Run as `XLA_PYTHON_CLIENT_PREALLOCATE=false python -m experiments.kernel_peers [fork_attention | segmented_gdn]` on one
-GPU, with torch and flash-linear-attention installed; a peer that is not there, or fails, is named.
+GPU, with torch and flash-linear-attention installed; a peer that is not there, or fails, is named. It measures
+launches, of which a CPU has none, so there is no small size; the tests compare what is computed.
 Records go to `results/kernel_peers.jsonl`.
 """
 
@@ -64,13 +65,21 @@ def timed(call: Callable[..., Any], sets: Sequence[Sequence[jax.Array]]) -> Row:
     for _ in range(5):
         begin = time.perf_counter()
         jax.block_until_ready([layers(sets) for _ in range(REPEATS)])
-        samples.append((time.perf_counter() - begin) / REPEATS)
-    launches = trace_launches(lambda: layers(sets)).total()
-    return {"us": 1e6 * statistics.median(samples) / len(sets), "us_launches": launches / len(sets)}
+        samples.append(1e6 * (time.perf_counter() - begin) / REPEATS / len(sets))
+    launches = trace_launches(lambda: layers(sets))
+    return summed("us", samples) | {
+        "us_launches": launches.total() / len(sets),
+        "launches_us": [round(us, 3) for _, us in launches.in_order],
+    }
 
 
-def replayed(call: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> float:
-    """Microseconds of a PyTorch `call`, of which a CUDA graph holds one for each set of operands."""
+def summed(name: str, samples: Sequence[float]) -> Row:
+    """The median of some microseconds, and each of them."""
+    return {name: statistics.median(samples), f"{name}_samples": [round(one, 3) for one in samples]}
+
+
+def replayed(call: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> list[float]:
+    """Microseconds of a PyTorch `call`, again and again; of which a CUDA graph holds one for each set of operands."""
     import torch
 
     stream = torch.cuda.Stream()
@@ -85,11 +94,11 @@ def replayed(call: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> float:
         kept = [call(*one) for one in sets]  # their memory is the graph's
     microseconds = elapsed(graph.replay)
     del kept
-    return microseconds / len(sets)
+    return [one / len(sets) for one in microseconds]
 
 
-def elapsed(work: Callable[[], Any]) -> float:
-    """Median microseconds on the device from the begin to the end of a PyTorch function's work."""
+def elapsed(work: Callable[[], Any]) -> list[float]:
+    """Microseconds on the device from the begin to the end of a PyTorch function's work, again and again."""
     import torch
 
     samples = []
@@ -100,7 +109,7 @@ def elapsed(work: Callable[[], Any]) -> float:
         end.record()
         end.synchronize()
         samples.append(1e3 * begin.elapsed_time(end))
-    return statistics.median(samples)
+    return samples
 
 
 def tensor(x: jax.Array) -> Any:
@@ -115,7 +124,7 @@ def array(x: Any) -> np.ndarray:
 
 
 def of_attention(case: attention.Case, implementations: Sequence[str]) -> Iterator[Measurement]:
-    sets = [case.operands(jax.random.key(number)) for number in range(LAYERS)]
+    sets = [case.operands(jax.random.key(records.SEED + number)) for number in range(LAYERS)]
     last = trees.pieces(case.requests)[-1]
     used = last.begin + last.length
     none, after = np.zeros(case.rows, np.int32), np.arange(1, case.rows + 1, dtype=np.int32)
@@ -157,8 +166,8 @@ def flex_attention_figures(case: attention.Case, sets: Sequence[Sequence[jax.Arr
     out = array(call(*heads_first[0])[0].transpose(0, 1))[: len(exact)]
     return {
         "error": relative_rms(out, exact),
-        "us": replayed(call, heads_first),
-        "us_mask": elapsed(lambda: make_mask(visible, None, None, case.rows, case.rows, device=DEVICE)),
+        **summed("us", replayed(call, heads_first)),
+        **summed("us_mask", elapsed(lambda: make_mask(visible, None, None, case.rows, case.rows, device=DEVICE))),
     }
 
 
@@ -179,7 +188,7 @@ def fork_mask(spans: KeySpans) -> Callable[..., Any]:
 
 
 def of_recurrence(case: recurrence.Case, implementations: Sequence[str]) -> Iterator[Measurement]:
-    sets = [case.operands(jax.random.key(number)) for number in range(LAYERS)]
+    sets = [case.operands(jax.random.key(records.SEED + number)) for number in range(LAYERS)]
     stream_rows = np.asarray(case.segments().stream_rows())
     used = stream_rows >= 0
     with jax.enable_x64(True):
@@ -237,7 +246,7 @@ def delta_rule_figures(
     return {
         "error": relative_rms(np.concatenate([array(first[0]), array(second[0])]), exact),
         "error_state": relative_rms(array(last_states), exact_states),
-        "us": replayed(call, streams),
+        **summed("us", replayed(call, streams)),
     }
 
 
@@ -286,7 +295,7 @@ def main(arguments: list[str] | None = None) -> None:
             for row in rows(op, computable(op)[name], options.implementation or ["pallas"]):
                 figures = (f"{key} {value:.4g}" if isinstance(value, float) else value for key, value in row.items())
                 print(op, name, *figures, flush=True)
-                records.append(options.results, {"op": op, "case": name, **row, "packages": _packages()})
+                records.append(options, {"op": op, "case": name, **row, "packages": _packages()})
 
 
 def _packages() -> dict[str, str]:

@@ -13,6 +13,7 @@ from flide_jax.engine import Engine
 from flide_jax.prompts.plan import Plan
 from flide_jax.reference.layers import softmax
 
+SEED = "known answers"
 Probabilities = list[Float64[np.ndarray, " options"]]
 
 
@@ -38,7 +39,7 @@ class Asked:
 
 def asked(engine: Engine, requests: int) -> list[Asked]:
     """The first requests of the demo model's held-out world that have two questions or more, the same in every run."""
-    world = DemoWorld(held_out=True, parts=GENERATED).examples("known answers", Difficulty(LONGEST))
+    world = DemoWorld(held_out=True, parts=GENERATED).examples(SEED, Difficulty(LONGEST))
     several = (example for example in world if len(example.asked) > 1)
     return [
         Asked(

@@ -5,8 +5,9 @@ and random token ids: speed does not depend on either, answers would. The reques
 the host, without tokenizer, server and the softmax over a question's options. Prediction: at most the times of the
 original engine on the same card (`ORIGINAL`, measured by its own way from plan to logits). How to read the result:
 `lone` is the whole way; `host` the part before the device has its work; `busy` the time a call takes when others wait
-behind it, so that the host is hidden; `floor` the arithmetic of the products, attention and recurrence at 790 TFLOP/s,
-or the weights read once at 4.3 TB/s where that is more; of true sizes alone.
+behind it, so that the host is hidden; `share` is busy over lone, how much of a lone request the device works (GPU use
+in the paper's Table 14); `floor` the arithmetic of the products, attention and recurrence at 790 TFLOP/s, or the
+weights read once at 4.3 TB/s where that is more; of true sizes alone.
 
 `--profile` takes the lengths of a workload's own requests instead (`profiles/`), each in a capacity of its own.
 
@@ -80,14 +81,16 @@ def measure(run: Executables, plans: Sequence[Plan]) -> dict[str, Any]:
         "lone_ms_p90": high,
         "host_ms": 1e3 * statistics.median(host),
         "busy_ms": 1e3 * min(busy),
+        "busy_samples_ms": [round(1e3 * one, 4) for one in busy],
         "capacity": statistics.median(capacity.tokens for _, capacity in rounds),
         "samples_ms": [round(1e3 * one, 4) for one in lone],
     }
 
 
-def throughput(run: Executables, plans: Sequence[Plan]) -> float:
-    """Requests a second of a queue, formed into rounds; the median of three passes after one."""
-    return len(plans) / statistics.median([_seconds(lambda: run.logits(plans)) for _ in range(4)][1:])
+def throughput(run: Executables, plans: Sequence[Plan]) -> tuple[float, list[float]]:
+    """Requests a second of a queue in rounds, by the median of three passes after one; and their milliseconds."""
+    passes = [_seconds(lambda: run.logits(plans)) for _ in range(4)][1:]
+    return len(plans) / statistics.median(passes), [round(1e3 * one, 4) for one in passes]
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -116,13 +119,13 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     if on_cpu and sizes != [DEMO] and options.implementation is None:
         parser.error("a true size takes hours on a CPU: --size demo, or an --implementation if it is meant")
     config, found = EngineConfig(implementation=options.implementation), []
-    columns = ("lone", "p10", "p90", "host", "busy", "floor", "original")
+    columns = ("lone", "p10", "p90", "host", "busy", "share", "floor", "original")
     print(f"{'ms':26}", *(f"{column:>8}" for column in columns), " queued/s")
     workloads = options.workload or ([] if options.profile else ["race-one"] if on_cpu else [*WORKLOADS])
     cases = {name: WORKLOADS[name] for name in workloads}
     cases |= {name: read_profile(PROFILES / f"{name}.json") for name in options.profile}
     for name in sizes:
-        made, rng = model(name, config), np.random.default_rng(0)
+        made, rng = model(name, config), np.random.default_rng(records.SEED)
         plans = {
             case: [
                 random_plan(requests[i % len(requests)], rng, vocabulary=made.architecture.vocabulary)
@@ -139,9 +142,12 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             if name in SIZES:
                 used = [cases[case][i % len(cases[case])] for i in range(options.repeats)]
                 record["floor_ms"] = 1e3 * statistics.median(floors.of_pass(SIZES[name], [request]) for request in used)
-            record["queued"] = {n: throughput(run, queue) for n, queue in queues[case].items()}
+            rates = {n: throughput(run, queue) for n, queue in queues[case].items()}
+            record["queued"] = {n: rate for n, (rate, _) in rates.items()}
+            record["queued_samples_ms"] = {n: samples for n, (_, samples) in rates.items()}
             record["original"] = ORIGINAL.get((name, case))
-            found.append(records.append(options.results, record | {"implementation": options.implementation}))
+            record |= {"implementation": options.implementation, "device_share": record["busy_ms"] / record["lone_ms"]}
+            found.append(records.append(options, record, config=config))
             print(_line(record), flush=True)
         del run
     return found
@@ -149,7 +155,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
 
 def _line(record: dict[str, Any]) -> str:
     lone, rate = record["original"] or (None, "-")
-    names = ("lone_ms", "lone_ms_p10", "lone_ms_p90", "host_ms", "busy_ms", "floor_ms")
+    names = ("lone_ms", "lone_ms_p10", "lone_ms_p90", "host_ms", "busy_ms", "device_share", "floor_ms")
     figures = [*(record.get(name) for name in names), lone]
     shown = " ".join(f"{'-' if figure is None else f'{figure:.2f}':>8}" for figure in figures)
     queued = " ".join(f"{n}: {here:.1f}" for n, here in record["queued"].items())

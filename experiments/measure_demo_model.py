@@ -40,7 +40,6 @@ def main(arguments: list[str] | None = None) -> dict:
         by_longest[str(longest)] = found
     record = {
         "requests": options.requests,
-        "seed": "held out",
         "by_longest": by_longest,
         "weights_sha256": records.digest(DEMO / "model.safetensors"),
         "dtype": str(engine.dtype),
@@ -48,7 +47,8 @@ def main(arguments: list[str] | None = None) -> dict:
     if options.intents:
         labelled = evaluation.measure_labelled(engine, options.intents, requests=-(-options.requests // 4))
         record |= {"labelled": labelled, "intents": [path.name for path in options.intents]}
-    record = records.append(options.results, record | {"minutes": (time.monotonic() - begin) / 60})
+    record |= {"minutes": (time.monotonic() - begin) / 60}
+    record = records.append(options, record, config=evaluation.ENGINE, seed=evaluation.SEED)
     trained, swapped, rivals = (
         records.newest(records.RESULTS / f"{name}.jsonl") for name in ("train_demo_model", "swap_people", "rivals")
     )

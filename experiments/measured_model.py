@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from experiments.model_sizes import SIZES
+from experiments.records import SEED
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.model_directory import demo_directory, describe
 from flide_jax.engine.program import Program
@@ -40,4 +41,4 @@ def program(size: Qwen35Config, config: EngineConfig) -> Program:
 
 def parameters(size: str, made: Program) -> Any:
     """The shipped weights of the demo model, or random ones."""
-    return made.load(demo_directory()) if size == DEMO else made.initialise(jax.random.key(0))
+    return made.load(demo_directory()) if size == DEMO else made.initialise(jax.random.key(SEED))

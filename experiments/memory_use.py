@@ -61,19 +61,18 @@ def peak_bytes() -> int | None:
     return None if statistics is None else statistics.get("peak_bytes_in_use")
 
 
-def measure(size: str, tokens: tuple[int, ...]) -> dict[str, Any]:
-    """The account of a model, and the device's count once rounds of these capacities have run."""
-    config = EngineConfig(capacities=tokens)
+def measure(size: str, config: EngineConfig) -> dict[str, Any]:
+    """The account of a model, and the device's count once rounds of its capacities have run."""
     made = model(size, config)
     account = memory_use(made, config.ladder().capacities)
     params = parameters(size, made)
     jax.block_until_ready(params)
     drawn = peak_bytes()  # drawing random weights may take more than keeping them
     run = Executables.of(made, params, config)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(records.SEED)
     rounds = []
     with precision(made.dtype):
-        for rows in tokens:
+        for rows in (capacity.tokens for capacity in config.ladder().capacities):
             question = min(64, rows // (2 * BRANCHES))
             request = Request(rows - BRANCHES * question, BRANCHES * [question])
             run.logits([random_plan(request, rng, vocabulary=made.architecture.vocabulary)])
@@ -100,12 +99,12 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     )
     parser.add_argument("--results", type=Path, default=records.RESULTS / "memory_use.jsonl")
     options = parser.parse_args(arguments)
-    found = []
+    config, found = EngineConfig(capacities=tuple(options.capacities)), []
     print(
         f"{'GiB':8}{'tokens':>8}{'weights':>10}{'round':>10}{'account':>10}{'peak':>10}{'process':>10}{'original':>10}"
     )
     for size in options.size or ([DEMO] if on_cpu else ["0.8B", "4B"]):
-        record = records.append(options.results, measure(size, tuple(options.capacities)))
+        record = records.append(options, measure(size, config), config=config)
         for one, ran in zip(record["rounds"], record["measured"], strict=True):
             taken = sum(one[name] for name in ("metadata", "temporaries", "outputs"))
             figures = (record["weights"], taken, record["weights"] + taken, ran["peak"], ran["process"])

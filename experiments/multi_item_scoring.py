@@ -14,8 +14,8 @@ of the first and last question of each request, `changed` the share whose most p
 the mean total variation between the questions in their order and in reverse, `right` the share of right answers. `ms`
 is a pass over one request.
 
-Run as `python -m experiments.multi_item_scoring`: the demo model answers. With `--size 0.8B` random weights give times
-alone. Records go to `results/multi_item_scoring.jsonl`.
+Run as `python -m experiments.multi_item_scoring`: on a CPU, or with `--size demo`, the demo model answers; on an
+accelerator random weights of 0.8B give times alone. Records go to `results/multi_item_scoring.jsonl`.
 """
 
 import argparse
@@ -31,10 +31,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import records
+from experiments import known_answers, records
 from experiments.arguments import positive
 from experiments.known_answers import Asked, Probabilities, accuracy, asked, choices, reordered, variations
-from experiments.measured_model import model, parameters
+from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.random_requests import random_plan
 from flide_jax.engine import Engine, EngineConfig
@@ -187,8 +187,9 @@ def compare(passes: Passes, known: Sequence[Asked], by_itself: Sequence[Probabil
 
 
 def of_demo(options: argparse.Namespace) -> dict[str, Any]:
-    """The answers of the demo model, way by way."""
-    engine = Engine.demo(EngineConfig(capacities=(1_024,), dtype=options.dtype))
+    """The record of the demo model's answers, way by way."""
+    config = EngineConfig(capacities=(1_024,), dtype=options.dtype)
+    engine = Engine.demo(config)
     passes, known = Passes.of(engine), asked(engine, options.requests)
     by_itself = alone(engine, known)
     passes.logits(known[0].plan, WAYS["forked"])  # compiles
@@ -199,21 +200,24 @@ def of_demo(options: argparse.Namespace) -> dict[str, Any]:
         print(
             f"{name:20}", *(f"{rows[name][column]:9.1e}" for column in COLUMNS), f"{rows[name]['ms']:9.2f}", flush=True
         )
-    return {"size": "demo", "dtype": engine.dtype.name, "requests": options.requests, "ways": rows}
+    record = {"size": DEMO, "dtype": engine.dtype.name, "requests": options.requests, "ways": rows}
+    return records.append(options, record, config=config, seed=known_answers.SEED)
 
 
 def of_size(options: argparse.Namespace) -> dict[str, Any]:
-    """The times of a true size with random weights."""
-    made = model(options.size, EngineConfig(dtype=options.dtype))
-    passes = Passes(made, parameters(options.size, made), EngineConfig().ladder(), delimiter=1)
+    """The record of the times of a true size with random weights."""
+    config = EngineConfig(dtype=options.dtype)
+    made = model(options.size, config)
+    passes = Passes(made, parameters(options.size, made), config.ladder(), delimiter=1)
     vocabulary = made.architecture.vocabulary
-    plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=vocabulary)
+    plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(records.SEED), vocabulary=vocabulary)
     rows = {}
     for name, way in WAYS.items():
-        samples = [passes.timed(plan, way)[1] for _ in range(22)][2:]
+        samples = [passes.timed(plan, way)[1] for _ in range(options.repeats + 2)][2:]
         rows[name] = {"ms": statistics.median(samples), "samples_ms": samples}
         print(f"{options.size} {options.workload} {name:20}{rows[name]['ms']:9.2f} ms", flush=True)
-    return {"size": options.size, "dtype": made.dtype.name, "workload": options.workload, "ways": rows}
+    record = {"size": options.size, "dtype": made.dtype.name, "workload": options.workload, "ways": rows}
+    return records.append(options, record, config=config)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
@@ -221,11 +225,17 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--requests", type=positive, default=8, help="to the demo model")
     parser.add_argument("--dtype", choices=["bfloat16", "float32", "float64"], help="as EngineConfig")
-    parser.add_argument("--size", choices=[*SIZES], help="random weights of a true size, for times alone")
-    parser.add_argument("--workload", choices=[*WORKLOADS], default="multirc", help="with --size")
+    parser.add_argument(
+        "--size",
+        choices=[DEMO, *SIZES],
+        default=DEMO if jax.default_backend() == "cpu" else "0.8B",
+        help="a true size: random weights, for times alone",
+    )
+    parser.add_argument("--workload", choices=[*WORKLOADS], default="multirc", help="of a true size")
+    parser.add_argument("--repeats", type=positive, default=20, help="passes of a true size")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "multi_item_scoring.jsonl")
     options = parser.parse_args(arguments)
-    return records.append(options.results, of_size(options) if options.size else of_demo(options))
+    return of_demo(options) if options.size == DEMO else of_size(options)
 
 
 if __name__ == "__main__":

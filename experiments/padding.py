@@ -16,6 +16,7 @@ import numpy as np
 
 from experiments import records
 from experiments.random_requests import PROFILES, random_plan, read_profile
+from flide_jax.engine import EngineConfig
 from flide_jax.layout import Demand, Ladder, capacities_of_rounds
 from flide_jax.layout.capacity import RUNGS
 from pallas_kernels.trees import Request
@@ -25,7 +26,7 @@ QUEUED = 64
 
 def measure(requests: list[Request], ladder: Ladder) -> dict[str, Any]:
     """Shares of padding, alone and queued, and how many requests something else than tokens decides for."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(records.SEED)
     demands = [Demand.of(random_plan(request, rng, vocabulary=10)) for request in requests]
     alone = [ladder.smallest_for(demand) for demand in demands]
     smallest = [next((c for c in ladder.capacities if c.tokens >= d.tokens), None) for d in demands]
@@ -44,14 +45,14 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--results", type=Path, default=records.RESULTS / "padding.jsonl")
     options = parser.parse_args(arguments)
-    ladder = Ladder(RUNGS["fine"])
+    config = EngineConfig(capacities=RUNGS["fine"])
     found = []
     print(f"{'profile':24} requests   alone  of rows  queued  forced")
     for path in sorted(PROFILES.glob("*.json")):
-        record = {"profile": path.stem} | measure(read_profile(path), ladder)
+        record = {"profile": path.stem} | measure(read_profile(path), config.ladder())
         line = "{profile:24} {requests:8} {alone:7.1%} {alone_rows:8.1%} {queued:7.1%} {forced:7}"
         print(line.format_map(record))
-        found.append(records.append(options.results, record))
+        found.append(records.append(options, record, config=config))
     return found
 
 

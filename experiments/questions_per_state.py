@@ -11,7 +11,7 @@ its second pass. Multi-item scoring is no faster than forking.
 How to read the result: medians of milliseconds from the plan to label logits on the host; `tokens` is what the forked
 pass reads. In the small size all rounds have one capacity, so that only their number shows.
 
-Run as `python -m experiments.questions_per_state`; `--size 0.8B` on an accelerator. Records go to
+Run as `python -m experiments.questions_per_state`: 0.8B on an accelerator. Records go to
 `results/questions_per_state.jsonl`.
 """
 
@@ -152,8 +152,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--results", type=Path, default=records.RESULTS / "questions_per_state.jsonl")
     options = parser.parse_args(arguments)
     scale = SMALL if options.size == DEMO else FULL
-    bench = Bench(options.size, scale.config())
-    rng = np.random.default_rng(0)
+    config = scale.config()
+    bench = Bench(options.size, config)
+    rng = np.random.default_rng(records.SEED)
     requests = {count: Request(scale.state, count * [scale.question]) for count in scale.counts}
     asked = {
         count: [random_plan(request, rng, vocabulary=bench.vocabulary) for _ in range(options.repeats + 1)]
@@ -175,7 +176,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "dtype": bench.program.dtype.name,
         "rows": rows,
     }
-    return records.append(options.results, record)
+    return records.append(options, record, config=config)
 
 
 if __name__ == "__main__":

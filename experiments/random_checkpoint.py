@@ -1,9 +1,12 @@
 """A checkpoint directory of a true size with random weights: it loads as any other, and its answers mean nothing."""
 
+import argparse
 import json
 import lzma
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,31 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
+from experiments.arguments import tokenizer_directory
+from experiments.measured_model import DEMO
 from experiments.model_sizes import SIZES
+from experiments.records import SEED
 from flide_jax.engine.model_directory import demo_directory
 from flide_jax.models.qwen3_5 import Qwen35Config, weight_table
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Which model processes of their own are to load."""
+    parser.add_argument("--size", choices=[DEMO, *SIZES], help="0.8B with random weights, or demo on a CPU")
+    parser.add_argument(
+        "--tokenizer",
+        type=tokenizer_directory,
+        default=demo_directory(),
+        help="of a true size: a directory with tokenizer.json, or .json.xz; the demo model's by default",
+    )
+
+
+def size_by_backend() -> str:
+    """The default size, by the backend of a process that is started to say so: this one leaves the device to others."""
+    said = subprocess.run(
+        [sys.executable, "-c", "import jax; print(jax.default_backend())"], capture_output=True, text=True, check=True
+    )
+    return DEMO if said.stdout.strip() == "cpu" else "0.8B"
 
 
 def write_checkpoint(directory: Path, size: str, tokenizer: Path) -> None:
@@ -33,7 +58,7 @@ def write_checkpoint(directory: Path, size: str, tokenizer: Path) -> None:
 
 def _tensors(config: Qwen35Config) -> dict[str, np.ndarray]:
     """Small numbers everywhere. Drawing each of a billion would take longer than everything else."""
-    drawn = (0.02 * np.random.default_rng(0).standard_normal(2**20, np.float32)).astype(ml_dtypes.bfloat16)
+    drawn = (0.02 * np.random.default_rng(SEED).standard_normal(2**20, np.float32)).astype(ml_dtypes.bfloat16)
     table = weight_table(config, np.zeros(1, np.int32))
     shapes = {name: shape for row in table.rows for name, shape in row.sources.items()}
     return {name: np.resize(drawn, math.prod(shape)).reshape(shape) for name, shape in shapes.items()}

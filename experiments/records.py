@@ -1,21 +1,45 @@
 """Records of runs: one JSON object a line, appended to a file of `results/`, with what produced it."""
 
+import argparse
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
 
-from pallas_kernels.provenance import provenance
+from flide_jax.engine import EngineConfig
+from pallas_kernels.provenance import plain, provenance
 
 RESULTS = Path(__file__).parent / "results"
+# Of weights, tokens and texts, wherever an experiment draws them and says no other.
+SEED = 0
 
 
-def append(path: Path, record: dict) -> dict:
-    """Append a record with its provenance to a file; returns the whole."""
-    record = record | provenance()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
+def append(
+    options: argparse.Namespace,
+    record: dict,
+    *,
+    config: EngineConfig | None = None,
+    seed: int | str | None = SEED,
+) -> dict:
+    """Append a record to the file `options.results`, with what produced it; returns the whole.
+
+    Args:
+        options: the command's arguments.
+        record: what was found.
+        config: of the engine that was measured, on the default backend.
+        seed: what drew at random; None where nothing did.
+    """
+    record = record | {"config": None if config is None else resolved(config), "seed": seed} | provenance(options)
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    with options.results.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
     return record
+
+
+def resolved(config: EngineConfig) -> dict:
+    """The fields of a config as JSON has them, with the dtype and the capacities that it means on this backend."""
+    capacities = [capacity.tokens for capacity in config.ladder().capacities]
+    return plain(dataclasses.asdict(config) | {"dtype": config.resolved_dtype().name, "capacities": capacities})
 
 
 def read(path: Path) -> list[dict]:

@@ -13,17 +13,18 @@ card takes its table from the newest.
 import argparse
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from experiments import records
+from experiments.arguments import positive
 from experiments.demo_training.evaluation import ENGINE
 from experiments.demo_world import words
 from flide_jax.engine import Engine
 from flide_jax.engine.model_directory import demo_directory
 from flide_jax.request import Choice, Request
 
-STORIES = 200
 # What is told of two subjects s and t and two values v and w, and the question about a subject.
 RELATIONS = {
     "where two people are": ("{s} went to the {v}. {t} went to the {w}.", "Where is {s}?"),
@@ -64,35 +65,38 @@ def draw(relation: str, rng: random.Random) -> tuple[Request, tuple[str, str]]:
     return Request(f"That day {told.format(s=s, t=t, v=v, w=w, a=a, b=b)}", questions), (v, w)
 
 
-def measure(engine: Engine, relation: str) -> dict[str, float]:
-    """Shares over STORIES stories."""
+def measure(engine: Engine, relation: str, stories: int) -> dict[str, Any]:
+    """Shares over so many stories, and of each the probabilities that its two right answers were given."""
     rng = random.Random(relation)
-    stories = [draw(relation, rng) for _ in range(STORIES)]
-    right, same, sure = [], [], []
-    for answers, gold in zip(engine.answer_all([request for request, _ in stories]), stories, strict=True):
+    drawn = [draw(relation, rng) for _ in range(stories)]
+    right, same, sure, samples = [], [], [], []
+    for answers, (_, gold) in zip(engine.answer_all([request for request, _ in drawn]), drawn, strict=True):
         given = [answers[name] for name in ("first", "second")]
         chosen = [max(one.probabilities, key=one.probabilities.__getitem__) for one in given]
-        right += [one == value for one, value in zip(chosen, gold[1], strict=True)]
+        right += [one == value for one, value in zip(chosen, gold, strict=True)]
         same.append(chosen[0] == chosen[1])
         sure += [max(one.probabilities.values()) for one in given]
-    return {"right": float(np.mean(right)), "same": float(np.mean(same)), "sure": float(np.mean(sure))}
+        samples.append([round(one.probabilities[value], 4) for one, value in zip(given, gold, strict=True)])
+    shares = {"right": right, "same": same, "sure": sure}
+    return {name: float(np.mean(found)) for name, found in shares.items()} | {"samples": samples}
 
 
 def main(arguments: list[str] | None = None) -> dict:
     """Prints a table and appends one record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--stories", type=positive, default=200, help="of each relation")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "rivals.jsonl")
     options = parser.parse_args(arguments)
     engine = Engine.demo(ENGINE)
-    found = {relation: measure(engine, relation) for relation in RELATIONS}
+    found = {relation: measure(engine, relation, options.stories) for relation in RELATIONS}
     for relation, figures in found.items():
-        print(f"{relation:32}", *(f"{name} {value:6.1%}" for name, value in figures.items()))
+        print(f"{relation:32}", *(f"{name} {figures[name]:6.1%}" for name in ("right", "same", "sure")))
     record = {
-        "stories": STORIES,
+        "stories": options.stories,
         "relations": found,
         "weights_sha256": records.digest(demo_directory() / "model.safetensors"),
     }
-    return records.append(options.results, record)
+    return records.append(options, record, config=ENGINE, seed="the name of each relation")
 
 
 if __name__ == "__main__":

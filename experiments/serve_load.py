@@ -2,12 +2,12 @@
 
 A closed loop of clients, each with one connection, over HTTP to `flide-jax serve` in a process of its own. The texts
 are random words whose token counts under the model's tokenizer are those of a token profile (`profiles/`), and every
-text is sent once, so nothing is kept from before. Without arguments the demo model is served; `--size 0.8B --tokenizer
-DIR` serves random weights of a true size, from a checkpoint that is written to a temporary folder. Prediction: with one
-client, HTTP, words and tokens add at most 1 ms to the engine's time for RACE, 2 ms for MultiRC and 6 ms for QuALITY
-with all questions. How to read the result: `median` and `p99` are a client's milliseconds; `engine` is the mean of what
-the scheduler saw, laying out, dispatching and running a round; `added` is the rest of the mean, of which waiting is
-part when clients are many; `paper` is its Table 3 (0.8B on an H200: alone with one client, requests a second with 64).
+text is sent once, so nothing is kept from before. The demo model is served (the default on a CPU), or random weights of
+a true size, from a checkpoint that is written to a temporary folder. Prediction: with one client, HTTP, words and
+tokens add at most 1 ms to the engine's time for RACE, 2 ms for MultiRC and 6 ms for QuALITY with all questions. How to
+read the result: `median` and `p99` are a client's milliseconds; `engine` is the mean of what the scheduler saw, laying
+out, dispatching and running a round; `added` is the rest of the mean, of which waiting is part when clients are many;
+`paper` is its Table 3 (0.8B on an H200: alone with one client, requests a second with 64).
 
 Run as `python -m experiments.serve_load`. Records go to `results/serve_load.jsonl`.
 """
@@ -31,16 +31,18 @@ from typing import Any
 import numpy as np
 
 from experiments import records
-from experiments.arguments import existing_directory, positive, tokenizer_directory
-from experiments.model_sizes import SIZES
-from experiments.random_checkpoint import write_checkpoint
+from experiments.arguments import existing_directory, positive
+from experiments.measured_model import DEMO
+from experiments.random_checkpoint import add_model, size_by_backend, write_checkpoint
 from experiments.random_requests import PROFILE_OF, PROFILES, read_profile
+from flide_jax.engine import EngineConfig
 from flide_jax.engine.model_directory import demo_directory
 from flide_jax.prompts.format import PromptFormat
 from flide_jax.request import Request, YesNo
 from pallas_kernels.trees import Request as Lengths
 
-# Milliseconds alone, and requests a second of 64 clients.
+# Milliseconds alone, and requests a second of 64 clients, of this size.
+PAPER_SIZE = "0.8B"
 PAPER = {
     "race-one": (6.2, 672), "quality-one": (17.9, 96.5), "decision-index": (7.1, 236),
     "race-all": (7.2, 540), "quality-all": (37.7, 39.1), "multirc": (16.8, 124),
@@ -199,6 +201,7 @@ def measure(port: int, bodies: Sequence[bytes], clients: int, seconds: float) ->
         "tokens": statistics.mean(count for thread in threads for count in thread.tokens),
         "median_ms": statistics.median(latencies),
         "p99_ms": float(np.quantile(latencies, 0.99)),
+        "samples_ms": [round(one, 2) for one in latencies],
         "requests_per_second": len(latencies) / took,
         "engine_ms": engine,
         "dispatch_ms": mean("flide_dispatch_seconds"),
@@ -212,21 +215,19 @@ def measure(port: int, bodies: Sequence[bytes], clients: int, seconds: float) ->
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", choices=[*SIZES], help="random weights of this size; the demo model by default")
-    parser.add_argument(
-        "--tokenizer", type=tokenizer_directory, help="with --size: a directory with tokenizer.json, or .json.xz"
-    )
+    add_model(parser)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="front-end processes")
     parser.add_argument("--clients", type=positive, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--workload", nargs="+", choices=[*PROFILE_OF], default=[*PROFILE_OF])
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load, at most")
     parser.add_argument("--requests", type=positive, default=2_000, help="of each load, at most")
-    parser.add_argument("--capacities", nargs="+", default=[], help="as for serve; compiled ahead, all at once")
+    parser.add_argument(
+        "--capacities", type=positive, nargs="+", default=[], help="as for serve; compiled ahead, all at once"
+    )
     parser.add_argument("--bundle", type=existing_directory, help="made of these before; nothing is compiled")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "serve_load.jsonl")
     options = parser.parse_args(arguments)
-    if options.size and options.tokenizer is None:
-        parser.error("--size serves random weights, which need words: give --tokenizer DIR")
+    options.size = options.size or size_by_backend()
     if options.bundle and not options.capacities:
         parser.error("--bundle needs the --capacities that are to be taken from it")
     return options
@@ -235,6 +236,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Prints a table; appends one record for each number of processes, workload and number of clients."""
     options = parse(arguments)
+    config = EngineConfig(capacities=tuple(options.capacities) or None)
     found: list[dict[str, Any]] = []
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -243,19 +245,19 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
                 print(_line(record), flush=True)
     finally:
         # When no server holds the device any more, for a record names it; and when it was interrupted, too.
-        found = [records.append(options.results, record) for record in found]
+        found = [records.append(options, record, config=config) for record in found]
     return found
 
 
 def run(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """The records of all loads, one server after another."""
     directory, model = demo_directory(), ["--demo"]
-    if options.size:
+    if options.size != DEMO:
         directory = folder / options.size
         write_checkpoint(directory, options.size, options.tokenizer)
         model = ["--model", str(directory)]
     if options.capacities:
-        model += ["--capacities", *options.capacities]
+        model += ["--capacities", *map(str, options.capacities)]
         compiled = ["--bundle", str(options.bundle or folder / "bundle")]
         if options.bundle is None:
             subprocess.run([sys.executable, "-m", "flide_jax", "warm", *model, *compiled], check=True)
@@ -265,12 +267,12 @@ def run(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     for workers in options.workers:
         with served([*model, "--workers", str(workers)]) as port:
             for record in loads(options, writer, port):
-                yield record | {"model": options.size or "demo", "workers": workers}
+                yield record | {"model": options.size, "workers": workers}
 
 
 def loads(options: argparse.Namespace, writer: Writer, port: int) -> Iterator[dict[str, Any]]:
     """Every workload with every number of clients, on one server."""
-    rng = random.Random(0)
+    rng = random.Random(records.SEED)
     for workload in options.workload:
         profile = read_profile(PROFILES / f"{PROFILE_OF[workload]}.json")
 
@@ -286,7 +288,8 @@ def loads(options: argparse.Namespace, writer: Writer, port: int) -> Iterator[di
 
 def _line(record: dict[str, Any]) -> str:
     alone, queued = PAPER[record["workload"]]
-    paper = {1: f"{alone} ms", 64: f"{queued}/s"}.get(record["clients"], "")
+    beside = {1: f"{alone} ms", 64: f"{queued}/s"} if record["model"] == PAPER_SIZE else {}
+    paper = beside.get(record["clients"], "")
     return (
         "{workers:7} {workload:15} {clients:7} {requests:8} {tokens:7.0f} {median_ms:8.2f} {p99_ms:8.2f} "
         "{requests_per_second:11.1f} {engine_ms:8.2f} {added_ms:8.2f}".format_map(record)

@@ -4,8 +4,8 @@
 paper's Table 17): once compiling what the request needs; once with that taken from a bundle of every capacity that
 `flide-jax warm` made; and `flide-jax warm` itself, which is what a server without a bundle does before it is ready.
 `flide-jax serve` with the bundle is timed until `/health` says that it has loaded every capacity and run each once.
-Nothing is kept between the starts, for each has an empty cache of compiled code. The demo model, or with `--size`
-random weights of a true size, whose checkpoint is written first and read from the machine's page cache.
+Nothing is kept between the starts, for each has an empty cache of compiled code. The demo model (the default on a CPU),
+or random weights of a true size, whose checkpoint is written first and read from the machine's page cache.
 
 Predictions, 0.8B on one H200 with six capacities: with the bundle the first answer comes in at most 12 s; compiling the
 one capacity adds 10 s, and warming takes 40 s. Since a bundle's capacities are loaded when they are needed: 7 s. A
@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.arguments import existing_directory, positive, tokenizer_directory
-from experiments.model_sizes import SIZES
-from experiments.random_checkpoint import write_checkpoint
+from experiments.arguments import existing_directory, positive
+from experiments.measured_model import DEMO
+from experiments.random_checkpoint import add_model, size_by_backend, write_checkpoint
 from experiments.serve_load import exchange, served
+from flide_jax.engine import EngineConfig
 from flide_jax.engine.model_directory import demo_directory
 
 EXAMPLE = demo_directory() / "examples" / "support.json"
@@ -95,36 +96,32 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Prints a table and appends one record."""
     # The device is not asked for anything here: it is for the processes that are started.
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", choices=[*SIZES], help="default: the demo model")
-    parser.add_argument(
-        "--tokenizer",
-        type=tokenizer_directory,
-        default=demo_directory(),
-        help="with --size: a directory with tokenizer.json, or .json.xz; the demo model's by default",
-    )
-    parser.add_argument("--capacities", nargs="+", help="256, or of a true size six")
+    add_model(parser)
+    parser.add_argument("--capacities", type=positive, nargs="+", help="256, or of a true size six")
     parser.add_argument("--bundle", type=existing_directory, help="made of these before; nothing is compiled")
     parser.add_argument("--repeats", type=positive, help="1, or of a true size 3")
     parser.add_argument("--results", type=Path, default=records.RESULTS / "start_up.jsonl")
     options = parser.parse_args(arguments)
-    capacities = options.capacities or (["256"] if options.size is None else "128 256 384 640 1280 2688".split())
-    repeats = options.repeats or (1 if options.size is None else 3)
+    size = options.size = options.size or size_by_backend()
+    capacities = options.capacities or ([256] if size == DEMO else [128, 256, 384, 640, 1_280, 2_688])
+    repeats = options.repeats or (1 if size == DEMO else 3)
     with tempfile.TemporaryDirectory() as directory:
         model = ["--demo"]
-        if options.size is not None:
-            checkpoint = Path(directory) / options.size
-            write_checkpoint(checkpoint, options.size, options.tokenizer)
+        if size != DEMO:
+            checkpoint = Path(directory) / size
+            write_checkpoint(checkpoint, size, options.tokenizer)
             model = ["--model", str(checkpoint)]
-        found = measure(model, ["--capacities", *capacities], repeats=repeats, made=options.bundle)
+        found = measure(model, ["--capacities", *map(str, capacities)], repeats=repeats, made=options.bundle)
     for name, taken in found["seconds"].items():
         print(f"{name:10}{taken:8.2f} s")
     print(f"{'bundle':10}{found['bundle_mb']:8.1f} MB of {len(capacities)} executables")
+    config = EngineConfig(capacities=tuple(capacities))
     record = {
-        "size": options.size or "demo",
-        "capacities": [int(one) for one in capacities],
+        "size": size,
+        "capacities": capacities,
         "bundle_made_before": options.bundle is not None,
     }
-    return records.append(options.results, record | found)
+    return records.append(options, record | found, config=config)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from flide_jax.verification import probabilities
 
 DEMO = Path(flide_jax.__file__).parent / "demo"
 LENGTHS = (6, LONGEST)
+SEED = "swap"
 
 
 def pairs(longest: int) -> Iterator[tuple[Request, tuple[int, int]]]:
@@ -36,7 +37,7 @@ def pairs(longest: int) -> Iterator[tuple[Request, tuple[int, int]]]:
 
     `longest` is the most events of a story.
     """
-    for example in DemoWorld(held_out=True, parts=("story",)).examples("swap", Difficulty(longest)):
+    for example in DemoWorld(held_out=True, parts=("story",)).examples(SEED, Difficulty(longest)):
         if example.people != 2:
             continue
         golds = {}
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> dict:
         "weights_sha256": records.digest(DEMO / "model.safetensors"),
         "dtype": str(engine.dtype),
     }
-    return records.append(options.results, record)
+    return records.append(options, record, config=evaluation.ENGINE, seed=SEED)
 
 
 def measure(engine: Engine, stories: int, *, longest: int) -> dict:

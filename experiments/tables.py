@@ -86,14 +86,22 @@ def exactness() -> Iterator[str]:
 
 def fidelity() -> Iterator[str]:
     """Known answers in narrower dtypes, a row for each way of asking."""
-    yield "| | total variation from float64 | 99 % of them below | another answer | right |"
-    yield "|---|---|---|---|---|"
+    yield (
+        "| | total variation from float64, from float32 | 99 % of them below | the same answer (Agr) "
+        "| another than as a text of its own (Flip) | the same in reverse order (Stab) | right |"
+    )
+    yield "|---|---|---|---|---|---|---|"
     for dtype in ("float32", "bfloat16"):
         found = largest("fidelity", lambda record, dtype=dtype: record["dtype"] == dtype)
-        for way, row in (found or {"ways": {}})["ways"].items():
+        for way, row in ({} if found is None else found["ways"]).items():
+            exact, single = row, row.get("float32")  # older records were not compared with float32
+            pairs = [
+                f"{exact[name]:{form}}, {'-' if single is None else format(single[name], form)}"
+                for name, form in (("tv", ".1e"), ("p99", ".1e"), ("agr", ".1%"))
+            ]
             yield (
-                f"| {dtype}, {WAYS[way]} | {row['tv']:.1e} | {row['p99']:.1e} | {1 - row['agr']:.1%} "
-                f"| {row['acc']:.1%} |"
+                f"| {dtype} on {place(found['device'])}, {WAYS[way]} | {' | '.join(pairs)} "
+                f"| {row['flip']:.1%} | {row['stab']:.1%} | {row['acc']:.1%} |"
             )
 
 
@@ -111,7 +119,6 @@ def figure() -> tuple[str, Record]:
 
 def part(shown: Record) -> str:
     """README's part between the markers. `shown`: the record of the figure."""
-    place = {"cpu": "a CPU"}.get(shown["device"], shown["device"])
     return "\n".join(
         [
             BEGIN,
@@ -126,7 +133,7 @@ def part(shown: Record) -> str:
             "",
             *paragraph(
                 f"A state of {shown['state']:,} tokens and questions of {shown['question']}, "
-                f"{shown['size']} on {place}."
+                f"{shown['size']} on {place(shown['device'])}."
             ),
             *paragraph(
                 "Forked against every question alone, in float64: the largest difference over the largest value, of "
@@ -135,11 +142,19 @@ def part(shown: Record) -> str:
             ),
             *exactness(),
             "",
-            *paragraph("Questions with known answers, the demo model, against float64 (`experiments/fidelity.py`)."),
+            *paragraph(
+                "Questions with known answers, the demo model, against every question as a text of its own in float64 "
+                "and in float32 (`experiments/fidelity.py`)."
+            ),
             *fidelity(),
             END,
         ]
     )
+
+
+def place(device: str) -> str:
+    """A record's device, in words."""
+    return {"cpu": "a CPU"}.get(device, device)
 
 
 def paragraph(text: str) -> list[str]:

@@ -157,7 +157,7 @@ def main(arguments: list[str] | None = None) -> dict:
         "minutes": (time.monotonic() - begin) / 60,
         "intents": [path.name for path in options.intents],
     }
-    record = records.append(options.results, record)
+    record = records.append(options, record, config=evaluation.ENGINE, seed=run.seed)
     print(json.dumps(record["held_out"], indent=1))
     print(json.dumps(record["swap_people"]))
     return record

@@ -6,8 +6,8 @@ but what many tokens do not fill the card with. How to read the result: microsec
 the last. The profiler runs every launch on its own, outside the CUDA graph, so the sum is the time the device computes
 and leaves gaps out; `experiments.latency` has the whole. Floors are those of the request's tokens, without padding.
 
-Run as `python -m experiments.where_the_time_goes [--size 4B] [--workload quality-all]` on one GPU: a trace of a CPU has
-no launches. Records go to `results/where_the_time_goes.jsonl`.
+Run as `python -m experiments.where_the_time_goes [--size 4B] [--workload quality-all]` on one GPU. It measures
+launches, of which a CPU has none, so there is no small size. Records go to `results/where_the_time_goes.jsonl`.
 """
 
 import argparse
@@ -43,21 +43,27 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(arguments)
     need_gpu(parser)
     size = SIZES[options.size]
-    plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(0), vocabulary=size.vocabulary)
-    run = latency.executables(options.size, EngineConfig(implementation=options.implementation), [[plan]])
+    plan = random_plan(WORKLOADS[options.workload][0], np.random.default_rng(records.SEED), vocabulary=size.vocabulary)
+    config = EngineConfig(implementation=options.implementation)
+    run = latency.executables(options.size, config, [[plan]])
     stream, capacity = lay_out([plan]), run.ladder.smallest_for(Demand.of(plan))
     for _ in range(3):
         jax.block_until_ready(run.dispatch(stream, capacity))
     found = trace_launches(lambda: [run.dispatch(stream, capacity) for _ in range(PASSES)])
+    in_order, launches = (
+        [(re.sub(r"_\d+$", "", name), us) for name, us in found.in_order],
+        len(found.in_order) // PASSES,
+    )
     by_name, counts = collections.Counter[str](), collections.Counter[str]()
-    for name, microseconds in found.items():
-        short = re.sub(r"_\d+$", "", name)
-        by_name[short] += microseconds / PASSES  # type: ignore[assignment]
-        counts[short] += found.counts[name] / PASSES  # type: ignore[assignment]
+    samples: dict[str, list[float]] = {}
+    for number, (name, microseconds) in enumerate(in_order):
+        by_name[name] += microseconds / PASSES  # type: ignore[assignment]
+        counts[name] += 1 / PASSES  # type: ignore[assignment]
+        samples.setdefault(name, PASSES * [0.0])[min(number // launches, PASSES - 1)] += microseconds
     print(f"{options.size} {options.workload}: {by_name.total():.0f} us, {counts.total():.0f} launches")
     for name, microseconds in by_name.most_common(options.most):
         print(f"{microseconds:10.1f} us {counts[name]:7.1f} x  {name[:100]}")
-    one_pass = [Launch(*one) for one in found.in_order[-(len(found.in_order) // PASSES) :]]
+    one_pass = [Launch(*one) for one in found.in_order[-launches:]]
     layers, of_layers = one_layer_of_each(one_pass, size.layers), {}
     for kind, layer in layers.items():
         least = floors.of_layer(kind, size, WORKLOADS[options.workload])
@@ -68,9 +74,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "size": options.size,
         "workload": options.workload,
         "launches": {name: [counts[name], round(us, 2)] for name, us in by_name.most_common()},
+        "samples_us": {name: [round(us, 2) for us in samples[name]] for name, _ in by_name.most_common()},
         "layers": of_layers,
     }
-    return records.append(options.results, record)
+    return records.append(options, record, config=config)
 
 
 if __name__ == "__main__":

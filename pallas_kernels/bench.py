@@ -30,6 +30,7 @@ from pallas_kernels.provenance import provenance
 OPERATIONS_PER_SECOND = 790e12
 BYTES_PER_SECOND = 4.3e12
 LAYERS = 8  # calls of an executable
+SEED = 0  # of the operands
 RECORDS = Path(__file__).parents[1] / "experiments/results/kernels.jsonl"
 
 
@@ -69,7 +70,7 @@ def trace_launches(work: Callable[[], Any]) -> Launches:
 def measure(case: Any, call: Callable[..., Any], *, repeats: int = 5) -> dict[str, Any]:
     """Median, least and largest microseconds of one `call(*operands)` over some traces, with the rates of the case."""
     draw = jax.jit(case.operands)
-    operands = [draw(jax.random.key(number)) for number in range(LAYERS)]
+    operands = [draw(jax.random.key(SEED + number)) for number in range(LAYERS)]
     layers = jax.jit(lambda operands: [call(*one) for one in operands])
     for _ in range(3):
         jax.block_until_ready(layers(operands))
@@ -81,6 +82,7 @@ def measure(case: Any, call: Callable[..., Any], *, repeats: int = 5) -> dict[st
         "us": median,
         "us_least": min(samples),
         "us_largest": max(samples),
+        "samples_us": samples,
         "us_floor": 1e6 * floor,
         "launches": traces[-1].counts.total() / LAYERS,
         "largest": {name[:60]: round(us / LAYERS, 2) for name, us in traces[-1].most_common(6)},
@@ -137,7 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(label, row["error"] if "error" in row else _figures(row), flush=True)
         if options.out:
             with options.out.open("a") as file:
-                file.write(json.dumps(row | provenance()) + "\n")
+                file.write(json.dumps(row | {"seed": SEED} | provenance(options)) + "\n")
 
 
 def _figures(row: dict[str, Any]) -> str:

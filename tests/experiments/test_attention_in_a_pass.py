@@ -43,3 +43,4 @@ def test_a_row_has_the_clock_and_the_median_launch(monkeypatch, tmp_path):
     assert [row["way"] for row in rows] == ["bursts", "back to back", "in a pass"]
     for row in rows:
         assert (row["us"], row["mhz"], row["watts"], row["kilocycles"]) == (4.0, 1500.0, 600.5, 6.0)
+        assert row["samples"] == {"us": [8.0, 2.0, 4.0], "mhz": [1000.0, 1500.0, 1500.0], "watts": [600.5] * 3}

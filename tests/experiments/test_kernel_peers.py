@@ -21,8 +21,8 @@ def without_a_gpu(monkeypatch):
     monkeypatch.setattr(kernel_peers, "DEVICE", "cpu")
     monkeypatch.setattr(kernel_peers, "LAYERS", 1)
     monkeypatch.setattr(kernel_peers, "timed", lambda *_: {})
-    monkeypatch.setattr(kernel_peers, "replayed", lambda *_: 0.0)
-    monkeypatch.setattr(kernel_peers, "elapsed", lambda *_: 0.0)
+    monkeypatch.setattr(kernel_peers, "replayed", lambda *_: [1.0, 4.0, 2.0])
+    monkeypatch.setattr(kernel_peers, "elapsed", lambda *_: [5.0])
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
 
 
@@ -36,6 +36,8 @@ def test_flex_attention_computes_a_fork(monkeypatch):
     assert rows.keys() == {("fork", "xla"), ("causal", "xla"), ("causal", "cudnn"), ("fork", "flex_attention")}
     for row in rows.values():
         assert 0 < row["error"] < BFLOAT16
+    peer = rows["fork", "flex_attention"]
+    assert (peer["us"], peer["us_samples"], peer["us_mask_samples"]) == (2.0, [1.0, 4.0, 2.0], [5.0])
 
 
 dot_product_attention = jax.nn.dot_product_attention

@@ -64,13 +64,20 @@ def test_exactness_is_the_largest_difference_of_the_newest_of_the_largest_walks(
 
 
 def test_fidelity_is_the_newest_of_the_largest_runs_of_each_dtype(results):
-    def ran(dtype, tv, questions):
-        ways = {"forked": {"tv": tv, "p99": 2e-7, "agr": 0.75, "acc": 0.5}}
-        return {"dtype": dtype, "questions": questions, "ways": ways}
+    def ran(dtype, tv, questions, device="cpu", **more):
+        row = {"tv": tv, "p99": 2e-7, "agr": 0.75, "acc": 0.5, "flip": 0.125, "stab": 0.875} | more
+        return {"dtype": dtype, "questions": questions, "device": device, "ways": {"forked": row}}
 
     results("fidelity", ran("float32", 1e-8, 9), ran("float32", 3e-8, 9), ran("float32", 4e-8, 2))
     *_, row = tables.fidelity()
-    assert row == "| float32, forked | 3.0e-08 | 2.0e-07 | 25.0% | 50.0% |"
+    assert row == ("| float32 on a CPU, forked | 3.0e-08, - | 2.0e-07, - | 75.0%, - | 12.5% | 87.5% | 50.0% |")
+    single = {"float32": {"tv": 5e-8, "p99": 6e-7, "agr": 1.0}}
+    results("fidelity", ran("bfloat16", 1e-8, 9, device="NVIDIA H200", **single))
+    *_, row = tables.fidelity()
+    assert row == (
+        "| bfloat16 on NVIDIA H200, forked | 1.0e-08, 5.0e-08 | 2.0e-07, 6.0e-07 | 75.0%, 100.0% "
+        "| 12.5% | 87.5% | 50.0% |"
+    )
 
 
 def test_the_figure_prefers_the_card(results):
