@@ -47,7 +47,6 @@ class Visit:
         parent: the checkpoint that it resumes.
         position: how many tokens of its state are to be saved; None: none are.
         reservation: the room for these.
-        changing: see `CheckpointStore.changing`.
         lost: how often the arrays had been lost when it was looked up.
     """
 
@@ -55,7 +54,6 @@ class Visit:
     parent: Checkpoint | None = None
     position: int | None = None
     reservation: Reservation | None = None
-    changing: int = 0
     lost: int = 0
 
     @property
@@ -162,7 +160,7 @@ class GrowingStates:
             stores = [self.store] if self.host is None else [self.store, self.host.store]
             namespace, most = plan.salt or "", _most(plan)
             resumed = max(store.longest(plan.state, namespace=namespace, most=most) for store in stores)
-            position, _ = self._position(plan, resumed)
+            position = self._position(plan, resumed)
         return Demand.of(plan, resumed=resumed, saved=0 if position is None else position - resumed)
 
     def reserve(self, visits: Sequence[Visit]) -> list[Growth]:
@@ -171,9 +169,12 @@ class GrowingStates:
         with self._lock:
             for visit in visits:
                 if visit.position is not None and visit.plan.salt is not None:
-                    tokens = visit.plan.state[: visit.position]
+                    state, margin = visit.plan.state, self.placement.margin
                     visit.reservation = self.store.reserve(
-                        tokens, namespace=visit.plan.salt, parent=visit.parent, changing=visit.changing
+                        state[: visit.position],
+                        namespace=visit.plan.salt,
+                        parent=visit.parent,
+                        text=state[: max(visit.position, state.size - margin)],
                     )
                     if visit.reservation is None:
                         visit.position = None
@@ -284,14 +285,13 @@ class GrowingStates:
                 self._begin_anew()
                 raise
         visit = Visit(plan, self.store.find(plan.state, namespace=namespace, most=most), lost=self._lost)
-        visit.position, visit.changing = self._position(plan, visit.resumed)
+        visit.position = self._position(plan, visit.resumed)
         return visit
 
-    def _position(self, plan: Plan, resumed: int) -> tuple[int | None, int]:
-        """Where a state is saved, and what is known of where it changes."""
+    def _position(self, plan: Plan, resumed: int) -> int | None:
+        """Where a state is saved."""
         changing = self.store.changing(plan.state, namespace=plan.salt or "")
-        length, ends = plan.state.size, plan.turn_ends
-        return self.placement.position(length, resumed=resumed, turn_ends=ends, changing=changing), changing
+        return self.placement.position(plan.state.size, resumed=resumed, changing=changing)
 
     def _copy(self, copies: Sequence[tuple[int, int]]) -> None:
         unused = [(0, self.store.size.pages)] * (_COPIED_AT_ONCE - len(copies))

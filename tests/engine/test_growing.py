@@ -1,7 +1,9 @@
 """Requests whose states grow, through the engine: the answers are the same, and less is computed."""
 
 import dataclasses
+import shutil
 import threading
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -194,6 +196,25 @@ def test_the_scheduler_forms_rounds_of_what_is_computed(kept, fresh):
     assert max(report.requests for report in reports) > 1 and kept.checkpoint_counters().hits >= 8
 
 
+@pytest.mark.parametrize("words", [5, 150])
+def test_a_turn_that_the_template_puts_first_holds_no_checkpoint_there(tiny_model, tmp_path, words):
+    """Two agents take turns; nothing runs. Only the second one's first state is like another in its beginning alone."""
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    template = model / "chat_template.jinja"
+    turn = "<|im_start|>system\n" + words * "Be of help. " + "<|im_end|>\n"
+    template.write_text("{{- '" + turn.replace("\n", "\\n") + "' }}" + template.read_text())
+    engine = Engine.load(model, dataclasses.replace(CONFIG, placement=dataclasses.replace(PLACEMENT, reach=1_024)))
+    growing, margins = engine.executables.growing, []
+    for step in range(4):
+        for about in ("lamp", "vase"):
+            plan = engine.plan(Request(story(6 + step, about=about), QUESTIONS))
+            visits = growing.enter([plan])
+            margins.append(plan.state.size - visits[0].position)
+            growing.reserve(visits)
+            growing.leave(visits, [np.zeros(1)])
+    assert margins[0] == PLACEMENT.margin and set(margins[2:]) == {PLACEMENT.margin}
+
+
 def test_clearing(kept):
     first, second = states(2)
     kept.answer(Request(first, QUESTIONS))
@@ -288,6 +309,11 @@ class TestRefusals:
     def test_negative(self):
         with pytest.raises(ValueError, match="checkpoint_bytes must be 0 or more, got -1"):
             EngineConfig(checkpoint_bytes=-1)
+
+    def test_no_placement(self):
+        given = SimpleNamespace(**vars(EngineConfig()) | {"placement": None})  # past the checks of types in tests
+        with pytest.raises(ValueError, match="placement must be a Placement, got None"):
+            EngineConfig.__post_init__(given)
 
     def test_without_forks(self):
         with pytest.raises(ValueError, match="an engine without forks"):
