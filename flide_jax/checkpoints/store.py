@@ -13,13 +13,10 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Int32
 
 from flide_jax.checkpoints.pages import PageList, Pages, pages_for
-from flide_jax.checkpoints.prefixes import Hashes, PrefixIndex, Tokens
+from flide_jax.checkpoints.prefixes import Hashes, PrefixIndex, Text, Tokens, common_tokens
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
-
-type Text = Int32[np.ndarray, " text"]
 
 # A slot for so many pages (4,096 tokens). Steps of a few hundred tokens add few pages each, but a state's first
 # checkpoint has all of them.
@@ -172,12 +169,7 @@ class CheckpointStore:
         most, left = 0, 0
         recent = (one for one in reversed(self._stored) if one.namespace == namespace)
         for checkpoint in itertools.islice(recent, COMPARED):
-            length = min(tokens.size, checkpoint.text.size)
-            if length <= most:
-                continue
-            differing = tokens[:length] != checkpoint.text[:length]
-            first = int(differing.argmax())
-            common = first if differing[first] else length
+            common = common_tokens(tokens, checkpoint.text)
             if common > most:
                 most, left = common, checkpoint.text.size - common
         return left

@@ -272,6 +272,6 @@ def _write(file: Path, content: bytes) -> None:
         opened.write(content)
 
 
-_OURS: Any = {"error": BundleError, "because": "a bundle's files may run code"}
-_read = functools.partial(owned_files.read, **_OURS)
-_check_owner = functools.partial(owned_files.check_owner, **_OURS)
+_BECAUSE = "a bundle's files may run code"
+_read = functools.partial(owned_files.read, error=BundleError, because=_BECAUSE)
+_check_owner = functools.partial(owned_files.check_owner, error=BundleError, because=_BECAUSE)

@@ -23,6 +23,7 @@ from flide_jax.checkpoints import (
     Reservation,
     StoreSize,
 )
+from flide_jax.checkpoints.prefixes import common_tokens
 from flide_jax.engine.host_states import HostStates
 from flide_jax.engine.program import precision
 from flide_jax.layout import Demand, Growth
@@ -157,11 +158,27 @@ class GrowingStates:
         if not self.takes(plan):
             return Demand.of(plan)
         with self._lock:
-            stores = [self.store] if self.host is None else [self.store, self.host.store]
-            namespace, most = plan.salt or "", _most(plan)
-            resumed = max(store.longest(plan.state, namespace=namespace, most=most) for store in stores)
+            resumed = self._known(plan)
             position = self._position(plan, resumed)
         return Demand.of(plan, resumed=resumed, saved=0 if position is None else position - resumed)
+
+    def awaits(self, plan: Plan, others: Sequence[Plan]) -> bool:
+        """Whether a plan should start when one of these has finished: it may resume more of its state then.
+
+        Its state is another's grown, or begins as that does in most of it, up to an end that may be left out.
+        """
+        if not self.takes(plan):
+            return False
+        with self._lock:
+            known = self._known(plan)
+        for other in others:
+            if other.salt == plan.salt and self.takes(other):
+                common = common_tokens(plan.state, other.state)
+                gained = min(common, other.state.size - self.placement.margin) - known
+                left_out = other.state.size - common
+                if gained >= self.placement.step and left_out <= min(common, self.placement.reach):
+                    return True
+        return False
 
     def reserve(self, visits: Sequence[Visit]) -> list[Growth]:
         """Reserve room for what the requests of one round leave; where there is none, they leave nothing."""
@@ -287,6 +304,12 @@ class GrowingStates:
         visit = Visit(plan, self.store.find(plan.state, namespace=namespace, most=most), lost=self._lost)
         visit.position = self._position(plan, visit.resumed)
         return visit
+
+    def _known(self, plan: Plan) -> int:
+        """How many tokens of a state could be resumed."""
+        stores = [self.store] if self.host is None else [self.store, self.host.store]
+        namespace, most = plan.salt or "", _most(plan)
+        return max(store.longest(plan.state, namespace=namespace, most=most) for store in stores)
 
     def _position(self, plan: Plan, resumed: int) -> int | None:
         """Where a state is saved."""

@@ -215,6 +215,23 @@ def test_a_turn_that_the_template_puts_first_holds_no_checkpoint_there(tiny_mode
     assert margins[0] == PLACEMENT.margin and set(margins[2:]) == {PLACEMENT.margin}
 
 
+def test_who_waits_for_whom(kept):
+    """Whose state goes on from another's, or differs in an end that may be left out; until that has been answered."""
+    first, second = (kept.plan(Request(state, QUESTIONS)) for state in states(2))
+    others = [
+        kept.plan(Request(story(4, about="vase"), QUESTIONS)),
+        kept.plan(Request(states(2)[1], QUESTIONS, cache_salt="other")),
+        kept.plan(Request(states(2)[1], QUESTIONS, checkpoints=False)),
+        kept.plan(Request("Short.", QUESTIONS)),
+    ]
+    growing = kept.executables.growing
+    assert growing.awaits(second, [others[0], first]) and growing.awaits(first, [second])
+    assert growing.awaits(first, [kept.plan(Request(f"{story(3)[0][:-9]} did not come.", QUESTIONS))])
+    assert not any(growing.awaits(one, [first]) or growing.awaits(second, [one]) for one in others)
+    kept.answer(Request(states(2)[0], QUESTIONS))
+    assert not growing.awaits(first, [first]) and not growing.awaits(second, [first])
+
+
 def test_clearing(kept):
     first, second = states(2)
     kept.answer(Request(first, QUESTIONS))
