@@ -180,6 +180,8 @@ def check(arguments: argparse.Namespace) -> None:
         return
     if not arguments.model and not arguments.demo:
         raise CommandError("which model? Give --model DIR or --model ID, or --demo for the small one in this package")
+    if getattr(arguments, "checkpoint_host_gb", 0) and not arguments.checkpoint_gb:
+        raise CommandError("--checkpoint-host-gb is for checkpoints that were on the device: give --checkpoint-gb too")
     if arguments.command == "verify" and arguments.ladder and arguments.per_question:
         raise CommandError("--per-question compares forks alone, of which --ladder prints one line")
     if arguments.command == "verify" and arguments.ladder and (arguments.same_bits or arguments.batch_invariant):

@@ -10,6 +10,7 @@ sums in the manifest find damage, not forgery.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import importlib.resources
@@ -18,7 +19,6 @@ import json
 import logging
 import os
 import platform
-import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any
 
 import jax
 
-from flide_jax.engine import serialised
+from flide_jax.engine import owned_files, serialised
 from flide_jax.engine.parts import CompiledRound
 from flide_jax.engine.program import CONCURRENT_TOKENS, Program, Run, compiler_options
 from flide_jax.layout import Capacity
@@ -279,22 +279,6 @@ def _write(file: Path, content: bytes) -> None:
         opened.write(content)
 
 
-def _read(file: Path) -> bytes:
-    """A file, after a look at whose it is: at the very file that is then read."""
-    try:
-        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-            _check_owner(file, os.fstat(opened.fileno()))
-            return opened.read()
-    except OSError as error:
-        if file.is_symlink():
-            raise BundleError(f"{file}: is a symbolic link") from None
-        raise BundleError(f"{file}: {error.strerror}") from None
-
-
-def _check_owner(path: Path, status: os.stat_result) -> None:
-    if status.st_uid not in (0, os.geteuid()):
-        raise BundleError(
-            f"{path}: belongs to user {status.st_uid}; a bundle's files may run code, so they must be ours"
-        )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise BundleError(f"{path}: others may write to it, and a bundle's files may run code (chmod go-w would do)")
+_BECAUSE = "a bundle's files may run code"
+_read = functools.partial(owned_files.read, error=BundleError, because=_BECAUSE)
+_check_owner = functools.partial(owned_files.check_owner, error=BundleError, because=_BECAUSE)

@@ -85,6 +85,8 @@ class EngineConfig:
             raise ValueError(f"checkpoint_host_bytes must be 0 or more, got {self.checkpoint_host_bytes}")
         if self.checkpoint_host_bytes and not self.checkpoint_bytes:
             raise ValueError("checkpoints come to the host from the device, where checkpoint_bytes is 0")
+        if not isinstance(self.placement, Placement):
+            raise ValueError(f"placement must be a Placement, got {self.placement!r}")
         if self.checkpoint_bytes and not self.ablation.forks:
             raise ValueError("an engine without forks has no states by themselves, so it cannot keep checkpoints")
         if self.batch_invariant:

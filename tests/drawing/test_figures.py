@@ -133,8 +133,8 @@ def test_steps_and_pages():
     assert widths == [0, 70, 20, 60, 40, 20]
     tokens = np.zeros(100, np.int32)
     held = [
-        Checkpoint("", tokens[:70], np.array([3, 5], np.int32), 0),
-        Checkpoint("", tokens, np.array([3, 7], np.int32), 1),
+        Checkpoint("", tokens[:70], np.array([3, 5], np.int32), 0, tokens[:70]),
+        Checkpoint("", tokens, np.array([3, 7], np.int32), 1, tokens),
     ]
     assert texts(draw_pages(held)) == ["3", "5", "3", "7"]
 
