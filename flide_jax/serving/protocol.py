@@ -163,9 +163,10 @@ def _read_question(name: str, value: Any) -> Question:
     }
     kind = fields["type"]
     if not isinstance(kind, str) or kind not in readers:
-        # A type that is a word is a misspelt one; anything else may be text that is not for logs and errors.
-        is_word = isinstance(kind, str) and kind.isidentifier() and len(kind) <= _LONGEST_WORD
-        got = ascii(kind) if is_word else json_kind(kind)
+        # A type that is a word is a misspelt one; anything else may be text that is not for logs and errors. In scripts
+        # without spaces a whole sentence is an identifier.
+        is_word = isinstance(kind, str) and kind.isascii() and kind.isidentifier() and len(kind) <= _LONGEST_WORD
+        got = repr(kind) if is_word else json_kind(kind)
         raise RequestError((*location, "type"), f"must be noul, choice or score, got {got}")
     with in_words_of_the_wire():
         try:
