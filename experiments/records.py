@@ -2,15 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pallas_kernels.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
-CARD = "NVIDIA H200"
-"""The device of the results; what runs elsewhere is recorded, and no result."""
 
 
 def append(path: Path, record: dict) -> dict:
@@ -32,19 +28,23 @@ def newest(path: Path) -> dict:
     return read(path)[-1]
 
 
-def counts(record: Mapping[str, Any]) -> bool:
-    """Whether a record is a result: of the card, computed with what an engine chooses by itself."""
-    return bool(record["device"] == CARD and record.get("implementation") is None)
+CARD = "NVIDIA H200"
+"""The device of the results; what runs elsewhere is recorded, and no result."""
 
 
-def results(name: str) -> list[dict]:
-    """The records of an experiment that are results, the oldest first."""
-    return list(filter(counts, read(RESULTS / f"{name}.jsonl")))
+def counts(record: dict, *, implementation: str | None = None) -> bool:
+    """Whether a record is a result: of the card, and computed with what an engine chooses by itself or this."""
+    return bool(record["device"] == CARD and record.get("implementation") == implementation)
 
 
-def largest(found: Iterable[dict], keys: Sequence[str], *, by: str) -> list[dict]:
+def results(name: str, *, implementation: str | None = None) -> list[dict]:
+    """The records of an experiment that are results, the oldest first. `implementation`: of the ops, where each has."""
+    return [one for one in read(RESULTS / f"{name}.jsonl") if counts(one, implementation=implementation)]
+
+
+def largest(found: list[dict], keys: tuple[str, ...], *, by: str) -> list[dict]:
     """Of each combination of `keys` the record with most of `by`, the newest of these: a small run is no news."""
-    best: dict[tuple[Any, ...], dict] = {}
+    best: dict[tuple, dict] = {}
     for record in found:
         key = tuple(record[name] for name in keys)
         if key not in best or record[by] >= best[key][by]:

@@ -43,7 +43,7 @@ def newest(name: str, wanted: Callable[[Record], bool] = lambda record: True) ->
 
 def largest(name: str, wanted: Callable[[Record], bool]) -> Record | None:
     """The wanted record with most questions, the newest of these: a small run is no news. None where there is none."""
-    return next(iter(records.largest(filter(wanted, reversed(read(name))), (), by="questions")), None)
+    return next(iter(records.largest(list(filter(wanted, read(name)[::-1])), (), by="questions")), None)
 
 
 def speed() -> Iterator[str]:

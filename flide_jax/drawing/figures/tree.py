@@ -47,8 +47,7 @@ def draw_trees(trees: Sequence[Tree]) -> Picture:
 def _draw_tree(bars: Axes, words: Axes, top: float, title: str, request: Request, plan: Plan) -> float:
     """One tree from a line on; the line where the next begins."""
     state, lengths = plan.state.size, plan.branch_lengths.tolist()
-    alone = len(lengths) * state + sum(lengths)
-    counts = f"  {plan.tokens:,} tokens forked, {alone:,} as {len(lengths)} texts"
+    counts = f"  {plan.tokens:,} tokens forked, {plan.tokens_alone:,} as {len(lengths)} texts"
     bars.text(0, top, printable(title) + counts, va="center", weight="bold", parse_math=False)
     root = top + 1
     _draw_bar(bars, root, 0, state, STATE)
