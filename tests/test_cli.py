@@ -243,13 +243,13 @@ class TestPictures:
         status, _, err = flide("inspect", rows, "--model", tiny_model, "--png", tmp_path / "new" / "pictures")
         assert status == 0, err
         files = sorted((tmp_path / "new" / "pictures").iterdir())
-        assert [file.name for file in files] == ["mask.png", "stream.png", "tiles.png"]
+        assert [file.name for file in files] == ["mask.png", "stream.png", "tiles.png", "tree.png"]
         assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
     def test_a_long_round_has_no_mask(self, flide, write, tmp_path, tiny_model, monkeypatch):
         monkeypatch.setattr("flide_jax.cli.pictures._MOST_ROWS", 64)
         status, _, _ = flide("inspect", write("r.json", REQUEST), "--model", tiny_model, "--png", tmp_path / "p")
-        assert status == 0 and [file.name for file in (tmp_path / "p").iterdir()] == ["stream.png"]
+        assert status == 0 and {file.name for file in (tmp_path / "p").iterdir()} == {"stream.png", "tree.png"}
 
     def test_says_where_nothing_can_be_written(self, flide, write, tiny_model):
         file = write("r.json", REQUEST)

@@ -105,7 +105,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     inspect.add_argument(
         "--png",
         metavar="DIR",
-        help="also draw the first round there: its stream, its mask and the tiles of attention; needs the extra `plot`",
+        help="also draw the first round there: its trees, stream, mask and tiles of attention; needs the extra `plot`",
     )
     inspect.add_argument("--memory", action="store_true", help="say how much memory the model needs")
     _add_dtype(inspect, "with --memory; ")

@@ -78,6 +78,11 @@ class Plan:
         """Tokens of the forked request: P + sum |q_i|."""
         return self.state.size + self.branches.size
 
+    @property
+    def tokens_alone(self) -> int:
+        """Tokens of its questions as texts of their own: n P + sum |q_i|."""
+        return self.branch_lengths.size * self.state.size + self.branches.size
+
     def branch(self, index: int) -> Int32[np.ndarray, " q"]:
         """The token ids of one branch."""
         if not 0 <= index < self.branch_lengths.size:
