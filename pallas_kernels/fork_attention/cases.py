@@ -144,7 +144,15 @@ def caller(case: Case, implementation: str) -> Callable[..., jax.Array]:
 
     def call(query: jax.Array, key: jax.Array, value: jax.Array, *pages: jax.Array) -> jax.Array:
         cached = case.cached_keys(*pages) if pages else None
-        options = {"scale": case.scale, "finite": case.finite, "implementation": implementation}
-        return fork_attention(query, key, value, spans, cached=cached, **options)
+        return fork_attention(
+            query,
+            key,
+            value,
+            spans,
+            cached=cached,
+            scale=case.scale,
+            finite=case.finite,
+            implementation=implementation,
+        )
 
     return call

@@ -13,18 +13,11 @@ from flide_jax.checkpoints import Placement
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.models.qwen3_5.config import LayerKind
-from pallas_kernels.dispatch import device_kind, is_hopper
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
 # Of logits, root mean square: a state that was cut elsewhere into chunks is rounded elsewhere.
 RELATIVE_RMS = 3e-2
-
-
-@pytest.fixture(autouse=True)
-def hopper():
-    if not is_hopper():
-        pytest.fail(f"these tests were asked for, and this is {device_kind()}")
 
 
 LAYERS = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)

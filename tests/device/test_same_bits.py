@@ -15,21 +15,14 @@ from flide_jax.first_difference import first_difference
 from flide_jax.layout import Demand
 from flide_jax.models.qwen3_5.config import LayerKind
 from flide_jax.same_bits import compare_bits, same_rows
-from pallas_kernels.dispatch import HOPPER, device_kind
 from tests.trees import plan_of
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
 # Each kind of layer before the other, with the heads of two sizes and few words.
 LAYERS = 2 * (LayerKind.GATED_DELTA_NET, LayerKind.ATTENTION)
 CAPACITIES = (64, 384, 1_280, 4_096)
 LENGTHS = (1, 2, 3, 4, 17, 31, 32, 33, 63, 64, 65, 66, 90, 127, 128, 129, 190, 300)
-
-
-@pytest.fixture(autouse=True)
-def hopper():
-    if not any(model in device_kind() for model in HOPPER):
-        pytest.fail(f"these tests were asked for, and this is {device_kind()}")
 
 
 def program_of(size: str, *, batch_invariant: bool):

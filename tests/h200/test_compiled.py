@@ -18,11 +18,11 @@ MIB = 2**20
 
 
 # Bytes that each kernel of some ops may store or load by spills, largest first. No loop that multiplies, over the key
-# blocks of a unit or the chunks of a run, has any (as nvdisasm shows the code of ptxas 13.0, and of 13.5). Fork attention
-# of head size 256 fills the registers with its sums: the warpgroups that compute leave a few values in memory, which
-# they load once a unit, before and behind these loops. With cached keys so does the one that copies, with its 40
-# registers: 8 bytes beside each strip of keys or values of a masked block. The scan of branches, where a slot may stand
-# in a pool, loads one value behind its loop.
+# blocks of a unit or the chunks of a run, has any (as nvdisasm shows the code of ptxas 13.0, and of 13.5). Fork
+# attention of head size 256 fills the registers with its sums: the warpgroups that compute leave a few values in memory
+# and load them once a unit, outside of these loops. With cached keys so does the one that copies, which has 40
+# registers: 8 bytes at four places of its loop over masked blocks. The scan of branches, where a slot may stand in a
+# pool, loads one value behind its loop.
 OPS = {
     "fork_attention": (64, 64, 0, 0),
     "fork_attention resumed": (64, 0),
