@@ -173,7 +173,8 @@ def draw_questions(record: Record) -> Picture:
     """
     rows = record["rows"]
     counts = [row["questions"] for row in rows]
-    colours = dict(zip(("forked", "texts", "kept state", "multi-item"), (BLUE, ORANGE, GREEN, PURPLE), strict=True))
+    ways = ("forked", "texts", "kept state", "multi-item", "transformers")
+    colours = dict(zip(ways, (BLUE, ORANGE, GREEN, PURPLE, GREY), strict=True))
     with styled():
         figure, (axes,) = panels(5.2, 3.0)
         for way in rows[0]["ms"]:
