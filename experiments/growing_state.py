@@ -8,7 +8,7 @@ saving included. Predictions, on one H200: 400 new tokens and 5 questions of 60 
 1.25 times a plain round of the tokens that are computed; 18 new questions of 90 about a known state of 5,835 take at
 most 5.5 ms on 0.8B. How to read the result: `step_ms` with checkpoints, `whole_ms` without, `plain_ms` a request
 without history that has as many tokens as the step computes; `original_ms` the original engine's figure on the same
-card.
+card. `--trace` tells what a GPU launches for a step that it does not for the plain request, without the gaps between.
 
 Run as `python -m experiments.growing_state`; `--replay` runs the agents of `profiles/sweagent_demos.json` instead, of
 the demo model at an eighth of their lengths.
@@ -29,6 +29,7 @@ import numpy as np
 
 from experiments import records
 from experiments.arguments import implementation, positive, positive_number
+from experiments.layer_launches import Launch, by_name
 from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.random_requests import PROFILES, random_plan, read_profile
@@ -40,6 +41,7 @@ from flide_jax.engine.program import precision
 from flide_jax.layout import Demand
 from flide_jax.models.params import total_bytes
 from flide_jax.prompts.plan import Plan
+from pallas_kernels.bench import trace_launches
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 from pallas_kernels.trees import Request
 
@@ -73,6 +75,9 @@ SMALL = Scale(
     replay_rungs=(128, 512, 1_024, 2_048),
     replayed=8,
 )
+
+
+TRACED = 5  # steps of a trace
 
 
 class Agent:
@@ -121,20 +126,25 @@ class Bench:
         samples = [1e3 * self.seconds(plan)[0] for plan in plans][2:]
         return {f"{name}_ms": statistics.median(samples), f"{name}_samples_ms": [round(one, 3) for one in samples]}
 
-    def steps(self, history: int, *, repeats: int) -> dict[str, Any]:
-        """The next steps of agents that each have a history."""
+    def begun(self, history: int, agents: int) -> tuple[list[Plan], list[Plan]]:
+        """The next steps of agents whose states of this history are stored, and requests of just what they compute."""
         scale, lengths = self.scale, self.scale.questions.branches
-        agents = [Agent(self.vocabulary, seed=history + number) for number in range(repeats + 2)]
+        growing = [Agent(self.vocabulary, seed=history + number) for number in range(agents)]
         self.run.growing.clear()  # type: ignore[union-attr]
-        histories = [agent.plan(history, lengths) for agent in agents]
+        histories = [agent.plan(history, lengths) for agent in growing]
         computed = Request(scale.new + scale.placement.margin, lengths)
-        plain = [without(random_plan(computed, agent.rng, vocabulary=self.vocabulary)) for agent in agents]
-        whole = without(Agent(self.vocabulary, seed=1).plan(history + scale.new, lengths))
+        plain = [without(random_plan(computed, agent.rng, vocabulary=self.vocabulary)) for agent in growing]
         self.compile([histories[0], plain[0]], growing=True)
-        self.compile([plain[0], whole], growing=False)
+        self.compile(plain[:1], growing=False)
         for plan in histories:
             self.seconds(plan)
-        plans = [agent.plan(history + scale.new, lengths) for agent in agents]
+        return [agent.plan(history + scale.new, lengths) for agent in growing], plain
+
+    def steps(self, history: int, *, repeats: int) -> dict[str, Any]:
+        """The next steps of agents that each have a history."""
+        plans, plain = self.begun(history, repeats + 2)
+        whole = without(plans[0])
+        self.compile([whole], growing=False)
         found = [self.seconds(plan) for plan in plans]
         return {
             "case": f"history {history}",
@@ -145,6 +155,17 @@ class Bench:
             "computed": [plan.tokens - resumed for plan, (_, resumed) in zip(plans, found, strict=True)],
             "samples_ms": [round(1e3 * seconds, 3) for seconds, _ in found],
         }
+
+    def launches(self, history: int) -> dict[str, Any]:
+        """What a GPU launches for such a step, and for a request of just what it computes: counts and microseconds."""
+        steps, plain = self.begun(history, TRACED + 2)
+        traces = {}
+        for name, plans in (("step", steps), ("plain", plain)):
+            for plan in plans[:2]:
+                self.seconds(plan)
+            traced = trace_launches(lambda plans=plans: [self.seconds(plan) for plan in plans[2:]])
+            traces[name] = by_name([Launch(*one) for one in traced.in_order], TRACED)
+        return {"case": f"launches of history {history}", **traces}
 
     def recurring(self, *, repeats: int) -> dict[str, Any]:
         """New questions about a known state."""
@@ -253,6 +274,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument(
         "--replay", type=positive, nargs="?", const=19, default=0, metavar="AGENTS", help="19 by default"
     )
+    parser.add_argument("--trace", action="store_true", help="first the launches of a step and of a plain request")
     parser.add_argument("--checkpoint-gb", type=positive_number, default=0.5 if on_cpu else 8.0)
     parser.add_argument("--implementation", type=implementation, help='by op, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "growing_state.jsonl")
@@ -277,6 +299,10 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             near, far = rows
             more = (far["step_ms"] - near["step_ms"]) / (np.diff(bench.scale.histories)[0] / 1_000)
             rows.append(bench.recurring(repeats=options.repeats))
+        for history in bench.scale.histories if options.trace else ():
+            traced = {"size": size, **bench.launches(history)}
+            found.append(records.append(options, traced, config=bench.config))
+            print("\n".join(launch_lines(traced)), flush=True)
         for row in rows:
             row |= {"size": size, "original_ms": ORIGINAL.get((size, row["case"]))}
             record = row | bench.memory() | {"implementation": options.implementation}
@@ -291,6 +317,20 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         )
         del bench
     return found
+
+
+def launch_lines(row: dict[str, Any], *, least_us: float = 3.0) -> list[str]:
+    """What a step launches for longer or shorter than a plain request, where that is more than this; and all."""
+    step, plain = row["step"], row["plain"]
+    more = {
+        name: tuple(one - other for one, other in zip(step.get(name, (0, 0)), plain.get(name, (0, 0)), strict=True))
+        for name in step | plain
+    }
+    lines = [f"{row['size']} {row['case']}: {sum(us for _, us in more.values()):.1f} us more than a plain request"]
+    for name, (count, us) in sorted(more.items(), key=lambda item: -item[1][1]):
+        if abs(us) >= least_us:
+            lines.append(f"{us:10.1f} us {count:+7.1f} x  {name[:80]}")
+    return lines
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -9,13 +9,15 @@ behind it, so that the host is hidden; `share` is busy over lone, how much of a 
 in the paper's Table 14); `floor` the arithmetic of the products, attention and recurrence at 790 TFLOP/s, or the
 weights read once at 4.3 TB/s where that is more; of true sizes alone.
 
-`--profile` takes the lengths of a workload's own requests instead (`profiles/`), each in a capacity of its own.
+`--profile` takes the lengths of a workload's own requests instead (`profiles/`), each in a capacity of its own, and
+`--request 64000+15x100` one of these lengths: a request over the largest capacity is compiled for its own rounded size.
 
 Run as `python -m experiments.latency`: on one accelerator, or on a CPU to see that it runs. Records go to
 `results/latency.jsonl`.
 """
 
 import argparse
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +37,7 @@ from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
 from flide_jax.layout import Demand, capacities_of_rounds, lay_out
 from flide_jax.prompts.plan import Plan
-from pallas_kernels.trees import WORKLOADS
+from pallas_kernels.trees import WORKLOADS, Request
 
 # The original engine (0.1.4) on one H200, bfloat16: ms of a lone request, requests a second of 64 queued.
 ORIGINAL = {
@@ -44,6 +46,15 @@ ORIGINAL = {
     ("4B", "race-one"): (7.33, 234), ("4B", "quality-one"): (50.68, 22.1), ("4B", "decision-index"): (19.05, 60.0),
     ("4B", "race-all"): (10.73, 135), ("4B", "quality-all"): (111.21, 9.4), ("4B", "multirc"): (39.09, 27.7),
 }  # fmt: skip
+
+
+def lengths(text: str) -> Request:
+    """A state's tokens, how many questions and the tokens of each, as a command line has them: 327+48x49."""
+    found = re.fullmatch(r"(\d+)\+(\d+)x(\d+)", text)
+    state, questions, tokens = map(int, found.groups()) if found else (0, 0, 0)
+    if not (state and questions and tokens):
+        raise argparse.ArgumentTypeError(f"must be of the form 327+48x49, got {text!r}")
+    return Request(state, questions * [tokens])
 
 
 def executables(size: str, config: EngineConfig, queues: Sequence[Sequence[Plan]] = ()) -> Executables:
@@ -108,6 +119,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument(
         "--profile", action="append", default=[], choices=sorted(p.stem for p in PROFILES.glob("*.json"))
     )
+    parser.add_argument("--request", action="append", default=[], type=lengths, metavar="STATE+NxTOKENS")
     parser.add_argument("--repeats", type=positive, default=5 if on_cpu else 30, help="lone requests of each workload")
     parser.add_argument(
         "--queued", type=positive, nargs="*", default=[4] if on_cpu else [8, 64], help="requests that wait together"
@@ -121,9 +133,11 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     config, found = EngineConfig(implementation=options.implementation), []
     columns = ("lone", "p10", "p90", "host", "busy", "share", "floor", "original")
     print(f"{'ms':26}", *(f"{column:>8}" for column in columns), " queued/s")
-    workloads = options.workload or ([] if options.profile else ["race-one"] if on_cpu else [*WORKLOADS])
+    chosen = options.profile or options.request
+    workloads = options.workload or ([] if chosen else ["race-one"] if on_cpu else [*WORKLOADS])
     cases = {name: WORKLOADS[name] for name in workloads}
     cases |= {name: read_profile(PROFILES / f"{name}.json") for name in options.profile}
+    cases |= {f"{one.state}+{len(one.branches)}x{one.branches[0]}": [one] for one in options.request}
     for name in sizes:
         made, rng = model(name, config), np.random.default_rng(records.SEED)
         plans = {

@@ -12,7 +12,7 @@ import functools
 import itertools
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flide_jax.models.qwen3_5.config import LayerKind
 
@@ -38,6 +38,17 @@ class Launch:
 
     name: str
     us: float
+
+
+def by_name(launches: Iterable[Launch], passes: int) -> dict[str, tuple[float, float]]:
+    """How many launches of each name one pass has, and their microseconds; those first that take most."""
+    counts, sums = collections.Counter[str](), collections.defaultdict[str, float](float)
+    for launch in launches:
+        short = re.sub(r"_\d+$", "", launch.name)
+        counts[short] += 1
+        sums[short] += launch.us
+    names = sorted(sums, key=lambda name: -sums[name])
+    return {name: (counts[name] / passes, round(sums[name] / passes, 2)) for name in names}
 
 
 def one_layer_of_each(launches: Sequence[Launch], layers: Sequence[LayerKind]) -> dict[LayerKind, list[Launch]]:

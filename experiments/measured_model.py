@@ -33,7 +33,7 @@ def program(size: Qwen35Config, config: EngineConfig) -> Program:
         architecture=size,
         label_ids=np.arange(LABELS, dtype=np.int32),
         dtype=config.resolved_dtype(),
-        implementation=config.implementation,
+        implementation=config.resolved_implementation(),
         ablation=config.ablation,
         batch_invariant=config.batch_invariant,
     )

@@ -64,6 +64,30 @@ def newest(path: Path) -> dict:
     return read(path)[-1]
 
 
+CARD = "NVIDIA H200"
+"""The device of the results; what runs elsewhere is recorded, and no result."""
+
+
+def counts(record: dict, *, implementation: str | None = None) -> bool:
+    """Whether a record is a result: of the card, and computed with what an engine chooses by itself or this."""
+    return bool(record["device"] == CARD and record.get("implementation") == implementation)
+
+
+def results(name: str, *, implementation: str | None = None) -> list[dict]:
+    """The records of an experiment that are results, the oldest first. `implementation`: of the ops, where each has."""
+    return [one for one in read(RESULTS / f"{name}.jsonl") if counts(one, implementation=implementation)]
+
+
+def largest(found: list[dict], keys: tuple[str, ...], *, by: str) -> list[dict]:
+    """Of each combination of `keys` the record with most of `by`, the newest of these: a small run is no news."""
+    best: dict[tuple, dict] = {}
+    for record in found:
+        key = tuple(record[name] for name in keys)
+        if key not in best or record[by] >= best[key][by]:
+            best[key] = record
+    return list(best.values())
+
+
 def digest(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal: which weights a record is about."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -20,7 +20,6 @@ README = ROOT / "README.md"
 FIGURE = records.RESULTS / "questions_per_state.svg"
 BEGIN = "<!-- Made by `python -m experiments.tables` from experiments/results. -->"
 END = "<!-- End of what is made. -->"
-CARD = "NVIDIA H200"
 
 Record = dict[str, Any]
 WAYS = {
@@ -45,7 +44,7 @@ def newest(name: str, wanted: Callable[[Record], bool] = lambda record: True) ->
 
 def largest(name: str, wanted: Callable[[Record], bool]) -> Record | None:
     """The wanted record with most questions, the newest of these: a small run is no news. None where there is none."""
-    return max(filter(wanted, read(name)), key=lambda record: record["questions"], default=None)
+    return next(iter(records.largest(list(filter(wanted, read(name)[::-1])), (), by="questions")), None)
 
 
 def speed() -> Iterator[str]:
@@ -61,8 +60,7 @@ def speed() -> Iterator[str]:
     for (size, workload), (lone, queued) in ORIGINAL.items():
 
         def ours(record: Record, size: str = size, workload: str = workload) -> bool:
-            cell = (record["size"], record["workload"], record["implementation"])
-            return cell == (size, workload, None) and record["device"] == CARD
+            return (record["size"], record["workload"]) == (size, workload) and records.counts(record)
 
         alone = newest("latency", ours)
         full = newest("latency", lambda record, ours=ours: ours(record) and "64" in record["queued"])
@@ -108,7 +106,7 @@ def fidelity() -> Iterator[str]:
 
 def figure() -> tuple[str, Record]:
     """Milliseconds of a request against its questions, as an SVG, and the record it shows: one of the card if any."""
-    found = newest("questions_per_state", lambda record: record["device"] == CARD) or newest("questions_per_state")
+    found = newest("questions_per_state", records.counts) or newest("questions_per_state")
     assert found is not None, "python -m experiments.questions_per_state has not run"
     names = {"texts": WAYS["alone"]} | WAYS
     lines = [

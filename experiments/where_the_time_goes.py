@@ -11,8 +11,7 @@ launches, of which a CPU has none, so there is no small size. Records go to `res
 """
 
 import argparse
-import collections
-import re
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from experiments import floors, latency, records
 from experiments.arguments import implementation, need_gpu, positive
-from experiments.layer_launches import Launch, one_layer_of_each, ops_of, table
+from experiments.layer_launches import Launch, by_name, one_layer_of_each, ops_of, table
 from experiments.model_sizes import SIZES
 from experiments.random_requests import random_plan
 from flide_jax.engine.config import EngineConfig
@@ -50,31 +49,25 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     for _ in range(3):
         jax.block_until_ready(run.dispatch(stream, capacity))
     found = trace_launches(lambda: [run.dispatch(stream, capacity) for _ in range(PASSES)])
-    in_order, launches = (
-        [(re.sub(r"_\d+$", "", name), us) for name, us in found.in_order],
-        len(found.in_order) // PASSES,
-    )
-    by_name, counts = collections.Counter[str](), collections.Counter[str]()
-    samples: dict[str, list[float]] = {}
-    for number, (name, microseconds) in enumerate(in_order):
-        by_name[name] += microseconds / PASSES  # type: ignore[assignment]
-        counts[name] += 1 / PASSES  # type: ignore[assignment]
-        samples.setdefault(name, PASSES * [0.0])[min(number // launches, PASSES - 1)] += microseconds
-    print(f"{options.size} {options.workload}: {by_name.total():.0f} us, {counts.total():.0f} launches")
-    for name, microseconds in by_name.most_common(options.most):
-        print(f"{microseconds:10.1f} us {counts[name]:7.1f} x  {name[:100]}")
-    one_pass = [Launch(*one) for one in found.in_order[-launches:]]
+    launches = [Launch(*one) for one in found.in_order]
+    in_passes = list(itertools.batched(launches, len(launches) // PASSES))
+    sums, of_passes = by_name(launches, PASSES), [by_name(one, 1) for one in in_passes[:PASSES]]
+    count, microseconds = (sum(column) for column in zip(*sums.values(), strict=True))
+    print(f"{options.size} {options.workload}: {microseconds:.0f} us, {count:.0f} launches")
+    for name, (count, us) in itertools.islice(sums.items(), options.most):
+        print(f"{us:10.1f} us {count:7.1f} x  {name[:100]}")
+    one_pass = launches[-(len(launches) // PASSES) :]
     layers, of_layers = one_layer_of_each(one_pass, size.layers), {}
     for kind, layer in layers.items():
         least = floors.of_layer(kind, size, WORKLOADS[options.workload])
         print(f"\none layer, {kind}", *table(layer, least), sep="\n")
-        launches = [[op, one.name, round(one.us, 2)] for op, one in zip(ops_of(layer), layer, strict=True)]
-        of_layers[kind.value] = {"launches": launches, "floor_us": {op: round(us, 2) for op, us in least.items()}}
+        shown = [[op, one.name, round(one.us, 2)] for op, one in zip(ops_of(layer), layer, strict=True)]
+        of_layers[kind.value] = {"launches": shown, "floor_us": {op: round(us, 2) for op, us in least.items()}}
     record = {
         "size": options.size,
         "workload": options.workload,
-        "launches": {name: [counts[name], round(us, 2)] for name, us in by_name.most_common()},
-        "samples_us": {name: [round(us, 2) for us in samples[name]] for name, _ in by_name.most_common()},
+        "launches": sums,
+        "samples_us": {name: [one.get(name, (0, 0.0))[1] for one in of_passes] for name in sums},
         "layers": of_layers,
     }
     return records.append(options, record, config=config)

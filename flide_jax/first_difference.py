@@ -4,6 +4,8 @@ Rounds of an engine that is not batch-invariant agree up to rounding. This says 
 product whose library divides its sums by the number of rows, attention whose tiles hold other rows, or a norm.
 """
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +14,12 @@ import jax
 import numpy as np
 from jaxtyping import Shaped
 
+from flide_jax.engine import Engine
 from flide_jax.engine.program import Program, compiler_options, precision
-from flide_jax.layout import Capacity, MetadataLayout, lay_out
+from flide_jax.layout import Capacity, Demand, MetadataLayout, lay_out
 from flide_jax.prompts.plan import Plan
+from flide_jax.request import Request
+from flide_jax.same_bits import same_rows
 
 IN_CHUNK_ROWS = ("convolution", "recurrence")  # the operations whose outputs are; of the others they are in stream rows
 FIRST_OF_A_LAYER = "mixer_norm"
@@ -27,7 +32,8 @@ class Difference:
     Attributes:
         layer: which one, from 0.
         operation: "mixer_norm", "in_proj", "query", "key", "attention", "gate", "convolution", "recurrence",
-            "gated_norm", "out_proj", "feed_forward_norm", "gate_up" or "down".
+            "gated_norm", "out_proj", "feed_forward_norm", "gate_up" or "down"; behind the last layer "readout", see
+            `where_bits_differ`.
         rows: how many of the request's rows differ there.
         of_rows: how many it has.
         largest: the largest difference of a number, in float64; NaN where one is not finite.
@@ -39,6 +45,9 @@ class Difference:
     of_rows: int
     largest: float
 
+    def __str__(self) -> str:
+        return f"layer {self.layer}, {self.operation}: {self.rows} of {self.of_rows} rows, by up to {self.largest:.1e}"
+
 
 @dataclass(frozen=True, eq=False)
 class Output:
@@ -47,6 +56,31 @@ class Output:
     layer: int
     operation: str
     rows: Shaped[np.ndarray, "rows ..."]
+
+
+def where_bits_differ(engine: Engine, requests: Sequence[Request], number: int) -> Difference | None:
+    """Where request `number` parts from itself alone when all of them share a round; None: no bit of its logits does.
+
+    Where no operation of `first_difference` parts and the logits do all the same, it is the "readout": the last norm
+    and the head, or the last layer, which an answer computes at the rows that are read and not at every row.
+
+    Raises ValueError: no such request; RequestError or NotImplementedError as `Engine.plan`.
+    """
+    plans = [engine.plan(request) for request in requests]
+    if not 0 <= number < len(plans):
+        raise ValueError(f"there is no request {number} of {len(plans)}")
+    run, plan = engine.executables, plans[number]
+    capacity = run.ladder.smallest_for(Demand.of(plan))
+    shared = run.ladder.smallest_for(functools.reduce(operator.add, map(Demand.of, plans)))
+    with precision(engine.dtype):
+        alone, together = run.logits_in(capacity, [plan])[0], run.logits_in(shared, plans)[number]
+    same = same_rows(alone, together)
+    if same.all():
+        return None
+    found = first_difference(engine.program, run.params, ([plan], 0, capacity), (plans, number, shared))
+    largest = float(np.abs(alone.astype(np.float64) - together.astype(np.float64)).max())
+    layers = len(engine.program.abstract.layers)
+    return found or Difference(layers, "readout", int((~same).sum()), same.size, largest)
 
 
 def first_difference(
@@ -66,9 +100,12 @@ def first_difference(
             plan.
 
     Raises:
-        ValueError: they are not, or a round does not fit into its capacity.
+        ValueError: they are not, there is no such plan, or a round does not fit into its capacity.
     """
     (plans, index, _), (other_plans, other_index, _) = one, other
+    for held, number in ((plans, index), (other_plans, other_index)):
+        if not 0 <= number < len(held):
+            raise ValueError(f"there is no plan {number} in a round of {len(held)}")
     for name in ("state", "branches", "branch_lengths"):
         if not np.array_equal(getattr(plans[index], name), getattr(other_plans[other_index], name)):
             raise ValueError(f"what is compared has to be the same request, but its {name} differ")

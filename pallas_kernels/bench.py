@@ -4,6 +4,11 @@ One figure is the device time of one layer, added up from the launches in a trac
 launches are in it. An executable holds several calls on different operands, like the layers of a model: no cache is
 warm, and what follows from a round's structure alone is computed once for all of them. The floor of a case is the
 larger of its operations over the rate of the matrix unit and its bytes over the bandwidth of the memory.
+
+An op is called as a model calls it. So attention is told that values are finite, which `rotary_norm` sees to in a
+model; in the case "multirc any values" it is not, and looks through them in a launch more. Records are appended to
+`experiments/results/kernels.jsonl` of a checkout; where there is none, to what `--out` names or nowhere. What others'
+kernels take on the same operands, in one process with these, `python -m experiments.kernel_peers` measures.
 """
 
 import argparse
@@ -26,6 +31,7 @@ OPERATIONS_PER_SECOND = 790e12
 BYTES_PER_SECOND = 4.3e12
 LAYERS = 8  # calls of an executable
 SEED = 0  # of the operands
+RECORDS = Path(__file__).parents[1] / "experiments/results/kernels.jsonl"
 
 
 class Launches(collections.Counter[str]):
@@ -111,12 +117,13 @@ def implementations_of(op: str) -> Collection[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Prints a table; `--out` appends each row with what produced it."""
+    """Prints a table; appends a record for each row."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("ops", nargs="*", default=list(OPS), metavar="op", help=f"of {', '.join(OPS)}; all by default")
     parser.add_argument("--case", action="append", default=[], help="a case by name; all by default")
     parser.add_argument("--implementation", action="append", default=[], help="pallas by default")
-    parser.add_argument("--out", type=Path, help="append JSON lines here")
+    default = RECORDS if RECORDS.parent.is_dir() else None
+    parser.add_argument("--out", type=Path, default=default, help="append JSON lines here; by default to %(default)s")
     options = parser.parse_args(arguments)
     if unknown := set(options.ops) - set(OPS):
         parser.error(f"no op {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")

@@ -243,13 +243,13 @@ class TestPictures:
         status, _, err = flide("inspect", rows, "--model", tiny_model, "--png", tmp_path / "new" / "pictures")
         assert status == 0, err
         files = sorted((tmp_path / "new" / "pictures").iterdir())
-        assert [file.name for file in files] == ["mask.png", "stream.png", "tiles.png"]
+        assert [file.name for file in files] == ["mask.png", "stream.png", "tiles.png", "tree.png"]
         assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
     def test_a_long_round_has_no_mask(self, flide, write, tmp_path, tiny_model, monkeypatch):
         monkeypatch.setattr("flide_jax.cli.pictures._MOST_ROWS", 64)
         status, _, _ = flide("inspect", write("r.json", REQUEST), "--model", tiny_model, "--png", tmp_path / "p")
-        assert status == 0 and [file.name for file in (tmp_path / "p").iterdir()] == ["stream.png"]
+        assert status == 0 and {file.name for file in (tmp_path / "p").iterdir()} == {"stream.png", "tree.png"}
 
     def test_says_where_nothing_can_be_written(self, flide, write, tiny_model):
         file = write("r.json", REQUEST)
@@ -421,15 +421,24 @@ class TestConvert:
 
 
 class TestCheckpoints:
-    def test_what_a_row_resumes_is_said(self, flide, write, tiny_model, monkeypatch):
-        monkeypatch.setattr("flide_jax.cli.rows.ROWS_PER_GROUP", 1)
-        longer = [REQUEST | {"state": "The lamp was sent back again. " * times} for times in (120, 130)]
-        run = ["ask", write("r.jsonl", *longer), "--model", tiny_model, "--capacities", 2048, "--json"]
+    def test_rows_resume_what_rows_before_them_left(self, flide, write, tiny_model):
+        """In one group of rows: two agents in turn, and one whose salt is another."""
+        states = [f"The {what} was sent back again. " * times for times in (80, 85, 90) for what in ("lamp", "bed")]
+        rows = [*(REQUEST | {"state": state} for state in states), REQUEST | {"state": states[0], "x_cache_salt": "b"}]
+        run = ["ask", write("r.jsonl", *rows), "--model", tiny_model, "--capacities", 1024, "--json"]
         status, out, err = flide(*run, "--checkpoint-gb", 0.1)
         assert (status, err) == (0, "")
-        first, second = (json.loads(line)["usage"].get("x_cached_tokens", 0) for line in out.split("\n")[:2])
-        assert (first, second > 0) == (0, True)
+        resumed = [json.loads(line)["usage"].get("x_cached_tokens", 0) for line in out.split("\n")[:-1]]
+        assert [tokens > 0 for tokens in resumed] == [False] * 2 + [True] * 4 + [False]
         assert "x_cached_tokens" not in flide(*run)[1]
+
+    def test_a_field_without_its_prefix_is_said_to_be_ignored(self, flide, write, tiny_model):
+        rows = [REQUEST | {"cache_salt": "a"}, REQUEST | {"x_cache_salt": "a", "cache_salt": "a", "mine": 1}]
+        file = write("r.jsonl", *rows)
+        status, _, err = flide("inspect", file, "--model", tiny_model)
+        assert status == 0
+        ignored = "cache_salt is ignored, as no field of System One; the one of this package is x_cache_salt"
+        assert err == f"flide-jax: {file}:1: {ignored}\n"
 
     @pytest.mark.parametrize("command", ["ask", "verify", "verify --ladder", "warm", "serve --port 0"])
     def test_too_few_bytes_for_them(self, flide, write, tmp_path, tiny_model, command):
@@ -455,7 +464,8 @@ class TestCheckpoints:
             "--checkpoint-host-gb",
             0.001,
         ]
-        assert error_of(flide(*run)) == "checkpoints come to the host from the device, where checkpoint_bytes is 0"
+        found = error_of(flide(*run))
+        assert found == "--checkpoint-host-gb is for checkpoints that were on the device: give --checkpoint-gb too"
         status, _, err = flide(*run, "--checkpoint-gb", 0.1)
         assert status == 2 and err.endswith(" bytes at least, got 1,000,000\n") and "Traceback" not in err
 

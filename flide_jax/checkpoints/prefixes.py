@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int32, UInt64
 
 type Tokens = Int32[np.ndarray, " m"]
+type Text = Int32[np.ndarray, " text"]
 type Hashes = UInt64[np.ndarray, " m"]
 
 
@@ -57,6 +58,13 @@ class PrefixIndex[Item]:
         by_hash = self._found.get(namespace, {}).get(tokens.size, {})
         pairs = by_hash.get(int(self._hashes(tokens)[-1]), ()) if by_hash else ()
         return next((item for stored, item in pairs if np.array_equal(stored, tokens)), None)
+
+
+def common_tokens(one: Tokens, other: Text) -> int:
+    """How many tokens two texts begin with alike."""
+    length = min(one.size, other.size)
+    differing = one[:length] != other[:length]
+    return int(differing.argmax()) if differing.any() else length
 
 
 class PrefixHash:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from flide_jax.checkpoints.pages import PageList, Pages, pages_for
-from flide_jax.checkpoints.prefixes import Hashes, PrefixIndex, Tokens
+from flide_jax.checkpoints.prefixes import Hashes, PrefixIndex, Text, Tokens, common_tokens
 from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 
 # A slot for so many pages (4,096 tokens). Steps of a few hundred tokens add few pages each, but a state's first
@@ -69,14 +69,14 @@ class Checkpoint:
         tokens: those it holds, m of them.
         pages: of their keys and values, in order. Rows of the last one behind token m may be those of another.
         slot: of the recurrent states and windows behind token m.
-        changing: how many tokens behind these were left out because states like this one change there.
+        text: the tokens of its whole state up to the margin; they begin with `tokens`.
     """
 
     namespace: str
     tokens: Tokens
     pages: PageList
     slot: int
-    changing: int = 0
+    text: Text
 
 
 @dataclasses.dataclass(eq=False)
@@ -163,20 +163,15 @@ class CheckpointStore:
     def changing(self, tokens: Tokens, *, namespace: str) -> int:
         """How many tokens before its margin a state like these changes with every step, as far as is known.
 
-        Of the state that is most alike, of those stored last: what it left out, and the end of it that these tokens do
-        not share. 0 where they have nothing in common with any.
+        Of the state that is most alike, of those stored last: the end of its text that these tokens do not share. 0
+        where they have nothing in common with any.
         """
         most, left = 0, 0
         recent = (one for one in reversed(self._stored) if one.namespace == namespace)
         for checkpoint in itertools.islice(recent, COMPARED):
-            length = min(tokens.size, checkpoint.tokens.size)
-            if length <= most:
-                continue
-            differing = tokens[:length] != checkpoint.tokens[:length]
-            first = int(differing.argmax())
-            common = first if differing[first] else length
+            common = common_tokens(tokens, checkpoint.text)
             if common > most:
-                most, left = common, checkpoint.tokens.size - common + checkpoint.changing
+                most, left = common, checkpoint.text.size - common
         return left
 
     def find(self, tokens: Tokens, *, namespace: str, most: int) -> Checkpoint | None:
@@ -203,10 +198,11 @@ class CheckpointStore:
                 self._free(checkpoint)
 
     def reserve(
-        self, tokens: Tokens, *, namespace: str, parent: Checkpoint | None, changing: int = 0
+        self, tokens: Tokens, *, namespace: str, parent: Checkpoint | None, text: Text | None = None
     ) -> Reservation | None:
         """Room for a checkpoint of these tokens. They continue those of `parent`, which is pinned, or of nothing.
 
+        `text`: see `Checkpoint`; the tokens themselves if None.
         None: there is no room beside what is pinned and reserved, or the same is stored or reserved already.
         """
         if self._is_known(tokens, namespace):
@@ -228,7 +224,8 @@ class CheckpointStore:
         for number, page in enumerate(own.tolist(), start=shared.size):
             self.pages.claim(page, 0, min(tokens.size - number * PAGE_ROWS, PAGE_ROWS))
         pages = np.concatenate([shared, own])
-        checkpoint = Checkpoint(namespace, tokens.copy(), pages, self._free_slots.pop(), changing)
+        text = (tokens if text is None else text).copy()
+        checkpoint = Checkpoint(namespace, text[: tokens.size], pages, self._free_slots.pop(), text)
         self._reserved[checkpoint] = None
         return Reservation(checkpoint, begin, None if last is None or in_place else (last, int(own[0])))
 

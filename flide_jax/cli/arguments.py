@@ -105,7 +105,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     inspect.add_argument(
         "--png",
         metavar="DIR",
-        help="also draw the first round there: its stream, its mask and the tiles of attention; needs the extra `plot`",
+        help="also draw the first round there: its trees, stream, mask and tiles of attention; needs the extra `plot`",
     )
     inspect.add_argument("--memory", action="store_true", help="say how much memory the model needs")
     _add_dtype(inspect, "with --memory; ")
@@ -126,7 +126,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     _add_capacities(warm)
     _add_batch_invariant(warm)
     _add_checkpoints(warm)
-    warm.add_argument("--bundle", metavar="DIR", required=True, help="a new or empty directory")
+    warm.add_argument("--bundle", type=_directory, metavar="DIR", required=True, help="a new or empty directory")
     warm.add_argument(
         "--processes",
         type=_number(1, _MOST_PROCESSES),
@@ -169,7 +169,7 @@ def parser(version: str) -> argparse.ArgumentParser:
         "stands for the model wherever a model is named, gives the same answers and loads without the fusing.",
         reads_requests=False,
     )
-    convert.add_argument("--out", metavar="DIR", required=True, help="a new or empty directory")
+    convert.add_argument("--out", type=_directory, metavar="DIR", required=True, help="a new or empty directory")
     return top
 
 
@@ -180,6 +180,8 @@ def check(arguments: argparse.Namespace) -> None:
         return
     if not arguments.model and not arguments.demo:
         raise CommandError("which model? Give --model DIR or --model ID, or --demo for the small one in this package")
+    if getattr(arguments, "checkpoint_host_gb", 0) and not arguments.checkpoint_gb:
+        raise CommandError("--checkpoint-host-gb is for checkpoints that were on the device: give --checkpoint-gb too")
     if arguments.command == "verify" and arguments.ladder and arguments.per_question:
         raise CommandError("--per-question compares forks alone, of which --ladder prints one line")
     if arguments.command == "verify" and arguments.ladder and (arguments.same_bits or arguments.batch_invariant):
@@ -245,6 +247,12 @@ def _gigabytes(text: str) -> float:
     return found
 
 
+def _directory(text: str) -> str:
+    if not text:  # as of a variable that is not set; it would mean the current one
+        raise argparse.ArgumentTypeError("names a directory, not ''")
+    return text
+
+
 def _add_engine(command: argparse.ArgumentParser) -> None:
     _add_dtype(command)
     _add_capacities(command)
@@ -258,7 +266,12 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
         help="host memory for checkpoints that had to make room for others; they come back when they are resumed; "
         "default: 0, none",
     )
-    command.add_argument("--bundle", metavar="DIR", help="load executables that `warm` made instead of compiling them")
+    command.add_argument(
+        "--bundle",
+        type=_directory,
+        metavar="DIR",
+        help="load executables that `warm` made instead of compiling them",
+    )
 
 
 def _add_checkpoints(command: argparse.ArgumentParser) -> None:

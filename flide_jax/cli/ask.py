@@ -1,28 +1,44 @@
 """`flide-jax ask`: requests in, answers out."""
 
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from flide_jax.cli.model import load_engine
 from flide_jax.cli.outcomes import Answered, Outcome, show
-from flide_jax.cli.rows import Failure, Group, attempt, plan_row
+from flide_jax.cli.rows import Failure, Group, Row, attempt, plan_row
 from flide_jax.engine import Engine
 from flide_jax.engine.ablation import Logits
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Request
 from flide_jax.serving.protocol import response
 
+type Planned = tuple[Row, Request | Failure, Plan | Failure]
+
 
 def ask(arguments: Namespace, groups: Iterable[Group]) -> int:
     """Answers every row, and returns 2 if one of them has no answer; see `show`."""
     engine = load_engine(arguments)
-    return show((list(_answer(engine, group)) for group in groups), as_json=arguments.json)
+    parts = (part for group in groups for part in _parts(engine, group))
+    return show((list(_answer(engine, part)) for part in parts), as_json=arguments.json)
 
 
-def _answer(engine: Engine, group: Group) -> Iterator[Outcome]:
-    """The answers of a group, whose requests share rounds."""
-    planned = [(row, request, plan_row(engine.plan, row, request)) for row, request in group]
+def _parts(engine: Engine, group: Group) -> Iterator[list[Planned]]:
+    """A group, cut where a state goes on from one before it in the group. The parts before one have been answered."""
+    part: list[Planned] = []
+    growing = engine.executables.growing
+    for row, request in group:
+        plan = plan_row(engine.plan, row, request)
+        if growing is not None and isinstance(plan, Plan):
+            if growing.awaits(plan, [other for *_, other in part if isinstance(other, Plan)]):
+                yield part
+                part = []
+        part.append((row, request, plan))
+    yield part
+
+
+def _answer(engine: Engine, planned: Sequence[Planned]) -> Iterator[Outcome]:
+    """The answers of rows whose requests share rounds."""
     started = engine.start([plan for *_, plan in planned if isinstance(plan, Plan)])
     ran = zip(started(), started.resumed, strict=True)
     for row, request, plan in planned:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from flide_jax.cli.console import open_console
 from flide_jax.cli.model import engine_config, find_directory, load_format
-from flide_jax.cli.rows import Group, Planned, plan_group
+from flide_jax.cli.rows import Group, Planned, Row, plan_group
 from flide_jax.drawing.stream import LEGEND, draw_stream, draw_strip, summary
 from flide_jax.drawing.tree import draw_tree
 from flide_jax.engine.model_directory import describe
@@ -47,10 +47,10 @@ def _save(arguments: Namespace, ladder: Ladder, planned: Sequence[Planned]) -> N
     from flide_jax.cli.pictures import save_pictures  # needs an extra
 
     stream = lay_out([plan for *_, plan in planned])
-    names = [name for _, request, _ in planned for name in request.questions]
+    trees = [(_title(index, row), request, plan) for index, (row, request, plan) in enumerate(planned)]
     _, architecture, _ = describe(find_directory(arguments, weights=False))
     capacity = ladder.smallest_for(Demand.of_stream(stream))
-    save_pictures(Path(arguments.png), stream, capacity, names, architecture.attention)
+    save_pictures(Path(arguments.png), trees, stream, capacity, architecture.attention)
 
 
 def _draw_round(console: Console, ladder: Ladder, number: int, planned: Sequence[Planned], *, in_full: bool) -> None:
@@ -65,8 +65,12 @@ def _draw_round(console: Console, ladder: Ladder, number: int, planned: Sequence
     if not in_full:
         return
     for index, (row, request, plan) in enumerate(planned):
-        console.print(draw_tree(request, plan, title=f"request {index}  {row.label}"))
+        console.print(draw_tree(request, plan, title=_title(index, row)))
     console.print()
     names = [name for _, request, _ in planned for name in request.questions]
     console.print(draw_stream(stream, capacity, names))
     console.print()
+
+
+def _title(index: int, row: Row) -> str:
+    return f"request {index}  {row.label}"

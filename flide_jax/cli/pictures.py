@@ -17,6 +17,7 @@ from pallas_kernels.fork_attention.runs import tile_runs
 try:
     from flide_jax.drawing.figures.attention import draw_masks, draw_tiles
     from flide_jax.drawing.figures.stream import draw_positions
+    from flide_jax.drawing.figures.tree import Tree, draw_trees
 except ModuleNotFoundError as error:
     raise CommandError(f"--png needs the extra `plot` ({error.name} is missing): uv run --extra plot ...") from None
 
@@ -24,17 +25,19 @@ _MOST_ROWS = 4_096  # a mask has as many cells as the square of this
 
 
 def save_pictures(
-    directory: Path, stream: Stream, capacity: Capacity, names: Sequence[str], attention: AttentionConfig
+    directory: Path, trees: Sequence[Tree], stream: Stream, capacity: Capacity, attention: AttentionConfig
 ) -> None:
-    """Writes stream.png, mask.png and, as the kernel has them, tiles.png.
+    """Writes tree.png, stream.png, mask.png and, as the kernel has them, tiles.png.
 
     Raises CommandError where they cannot be written.
     """
+    names = [name for _, request, _ in trees for name in request.questions]
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        draw_trees(trees).save(directory / "tree.png")
         draw_positions(stream, capacity, names).save(directory / "stream.png")
         if capacity.tokens > _MOST_ROWS:
-            note(f"{directory}: stream.png; masks and tiles are drawn up to {_MOST_ROWS:,} rows")
+            note(f"{directory}: tree.png, stream.png; masks and tiles are drawn up to {_MOST_ROWS:,} rows")
             return
         spans = _spans(stream, capacity)
         draw_masks({"which keys a row sees": spans}, capacity.tokens).save(directory / "mask.png")
@@ -44,7 +47,7 @@ def save_pictures(
         draw_tiles(runs, spans, key_rows=capacity.tokens, block=block).save(directory / "tiles.png")
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror}") from None
-    note(f"{directory}: stream.png, mask.png, tiles.png")
+    note(f"{directory}: tree.png, stream.png, mask.png, tiles.png")
 
 
 def _spans(stream: Stream, capacity: Capacity) -> KeySpans:

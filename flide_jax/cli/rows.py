@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flide_jax.cli.arguments import CommandError
-from flide_jax.cli.terminal import report
+from flide_jax.cli.terminal import report, warn
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Request, RequestError
 from flide_jax.serving.protocol import in_words_of_the_wire, parse_request
@@ -40,8 +40,11 @@ class Row:
         return Path(self.place).name
 
     def read(self) -> Request:
-        """The request. Raises RequestError."""
-        return parse_request(self.text).request
+        """The request; what it asks for in vain is said. Raises RequestError."""
+        found = parse_request(self.text)
+        for name in found.misnamed:
+            warn(f"{self.place}: {name} is ignored, as no field of System One; the one of this package is x_{name}")
+        return found.request
 
 
 class AnswerError(Exception):

@@ -27,7 +27,7 @@ _INTERRUPTED = 130
 
 
 def serve(arguments: Namespace) -> int:
-    """Serves until a signal, and returns 0; ends the process with 2 if the device is lost."""
+    """Serves until a signal, and ends the process with 0; with 2 if the device is lost."""
     clients = _read_keys(arguments)
     directory = find_directory(arguments, weights=True)
     name = arguments.name or ("flide-demo" if arguments.demo else Path(arguments.model).resolve().name)
@@ -46,13 +46,10 @@ def serve(arguments: Namespace) -> int:
     if wrong is not None:
         report(wrong)
         server.end_at_once(_LOST)
-    if loading.is_alive():  # The compiler cannot be stopped.
-        server.end_at_once(0)
     if loading.error is not None:
         raise loading.error
-    if loading.device is not None:
-        loading.device.close()
-    return 0
+    # Threads may still load, compile, unpack or tokenise what nobody waits for any more; Python would wait for them.
+    server.end_at_once(0)
 
 
 class _Loading(threading.Thread):

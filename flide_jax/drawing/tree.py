@@ -11,10 +11,9 @@ from flide_jax.request import Choice, Question, Request, YesNo
 def draw_tree(request: Request, plan: Plan, *, title: str) -> Tree:
     """The state with its first words, then each branch with the id of its question and its tokens."""
     lengths = plan.branch_lengths.tolist()
-    alone = len(lengths) * plan.state.size + sum(lengths)
     tree = Tree(
         Text(title, style="bold").append(
-            f"  {plan.tokens:,} tokens forked, {alone:,} as {len(lengths)} texts", style="not bold"
+            f"  {plan.tokens:,} tokens forked, {plan.tokens_alone:,} as {len(lengths)} texts", style="not bold"
         ),
         guide_style="dim",
     )

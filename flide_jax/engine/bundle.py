@@ -1,8 +1,8 @@
 """Executables on disk: compiled once by `flide-jax warm`, then loaded by engines, which neither trace nor compile.
 
 A bundle is a directory with one file for each executable of a capacity and `manifest.json`, which holds everything the
-executables depend on. An engine that differs from it in anything refuses the bundle and says in what; it never compiles
-behind the back of one who thinks that it does not. A capacity that the bundle lacks is compiled as without a bundle.
+executables depend on. An engine that differs from it in anything refuses the bundle and says in what. A capacity that
+the bundle lacks is compiled as without a bundle, and that is said.
 
 **A file of a bundle is pickled, so loading it may run what code it holds.** It is read only from the directory that the
 user names, and only if directory and files belong to the user or root and nobody else can write to them. The SHA-256
@@ -10,14 +10,15 @@ sums in the manifest find damage, not forgery.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import importlib.resources
 import itertools
 import json
+import logging
 import os
 import platform
-import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Any
 
 import jax
 
-from flide_jax.engine import serialised
+from flide_jax.engine import owned_files, serialised
 from flide_jax.engine.parts import CompiledRound
 from flide_jax.engine.program import CONCURRENT_TOKENS, Program, Run, compiler_options
 from flide_jax.layout import Capacity
@@ -46,6 +47,8 @@ _CUDA_PACKAGES = tuple(
     )
 )
 
+
+_log = logging.getLogger(__name__)
 
 type _Files = list[tuple[str, str]]  # name and SHA-256 of each executable of a capacity
 
@@ -126,7 +129,10 @@ class Bundle:
 
     def run(self, capacity: Capacity) -> Run:
         """What runs a capacity: loaded, or compiled if the bundle lacks it. Raises BundleError, as `load` does."""
-        return self._load(capacity) if capacity in self._files else self._program.run(capacity)
+        if capacity in self._files:
+            return self._load(capacity)
+        _log.warning("%s has no executable for %d tokens: it is compiled", self._directory, capacity.tokens)
+        return self._program.run(capacity)
 
     def _load(self, capacity: Capacity) -> CompiledRound:
         files = self._files[capacity]
@@ -158,6 +164,7 @@ def depends_on(program: Program) -> dict[str, Any]:
         "selective_readout": program.ablation.selective_readout,
         "batch_invariant": program.batch_invariant,
         "checkpoints": None if program.store is None else dataclasses.asdict(program.store),
+        "resumed_pages": program.resumed_pages,
         "xla_options": {
             f"from {tokens} tokens": compiler_options(program.ablation, tokens, batch_invariant=program.batch_invariant)
             for tokens in (1, CONCURRENT_TOKENS + 1)
@@ -272,22 +279,6 @@ def _write(file: Path, content: bytes) -> None:
         opened.write(content)
 
 
-def _read(file: Path) -> bytes:
-    """A file, after a look at whose it is: at the very file that is then read."""
-    try:
-        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-            _check_owner(file, os.fstat(opened.fileno()))
-            return opened.read()
-    except OSError as error:
-        if file.is_symlink():
-            raise BundleError(f"{file}: is a symbolic link") from None
-        raise BundleError(f"{file}: {error.strerror}") from None
-
-
-def _check_owner(path: Path, status: os.stat_result) -> None:
-    if status.st_uid not in (0, os.geteuid()):
-        raise BundleError(
-            f"{path}: belongs to user {status.st_uid}; a bundle's files may run code, so they must be ours"
-        )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise BundleError(f"{path}: others may write to it, and a bundle's files may run code (chmod go-w would do)")
+_BECAUSE = "a bundle's files may run code"
+_read = functools.partial(owned_files.read, error=BundleError, because=_BECAUSE)
+_check_owner = functools.partial(owned_files.check_owner, error=BundleError, because=_BECAUSE)

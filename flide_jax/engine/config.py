@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -74,6 +75,8 @@ class EngineConfig:
         dispatch.check(self.implementation)
         if self.capacities is not None:
             Ladder(self.capacities)
+        if self.bundle == "":
+            raise ValueError("bundle must name a directory, got ''")
         if self.bundle is not None and self.ablation.op_by_op:
             raise ValueError("an engine that runs op by op has no executables, so it cannot take any from a bundle")
         if self.checkpoint_bytes < 0:
@@ -82,6 +85,8 @@ class EngineConfig:
             raise ValueError(f"checkpoint_host_bytes must be 0 or more, got {self.checkpoint_host_bytes}")
         if self.checkpoint_host_bytes and not self.checkpoint_bytes:
             raise ValueError("checkpoints come to the host from the device, where checkpoint_bytes is 0")
+        if not isinstance(self.placement, Placement):
+            raise ValueError(f"placement must be a Placement, got {self.placement!r}")
         if self.checkpoint_bytes and not self.ablation.forks:
             raise ValueError("an engine without forks has no states by themselves, so it cannot keep checkpoints")
         if self.batch_invariant:
@@ -89,7 +94,10 @@ class EngineConfig:
 
     def _check_batch_invariant(self) -> None:
         ablation, smallest = self.ablation, min(self.capacities or (CHUNK_ROWS,))
+        forms = {op: self._named(op) for op in ("fork_attention", "segmented_gdn")}
+        whole = next((f"{op} by {name}" for op, name in forms.items() if name in ("reference", "triton")), None)
         refusals = {
+            f"with {whole}, which cuts nothing into chunks of one request": whole is not None,
             "with checkpoints: a state that resumes is cut elsewhere than a fresh one": self.checkpoint_bytes > 0,
             "without forks: a question is cut elsewhere than behind its state": not ablation.forks,
             "op by op: each op would be compiled for itself": ablation.op_by_op,
@@ -125,6 +133,18 @@ class EngineConfig:
             raise ValueError(
                 f"an engine can be batch-invariant on a CPU, and in bfloat16 on {models}, not in {dtype} on {kind}"
             )
+        for op in dispatch.OPS:
+            if (name := self._named(op)) not in (None, "pallas"):
+                raise ValueError(f"an engine cannot be batch-invariant with {op} by {name} on {kind}, only by pallas")
+
+    def _named(self, op: str) -> str | None:
+        return self.implementation.get(op) if isinstance(self.implementation, Mapping) else self.implementation
+
+    def resolved_implementation(self) -> dispatch.Implementation:
+        """The implementations on the default backend: batch-invariant elsewhere than on a CPU only the kernels, so that
+        nothing stands in for one that refuses a shape."""
+        kernels_only = self.batch_invariant and jax.default_backend() != "cpu"
+        return "pallas" if kernels_only else self.implementation
 
     def resolved_dtype(self) -> np.dtype:
         """The dtype on the default backend."""

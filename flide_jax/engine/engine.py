@@ -157,7 +157,7 @@ class Engine:
             self.executables.growing.clear()
 
     def prepare_all(self) -> Iterator[Capacity]:
-        """Compile all capacities of the ladder, and those of growing rounds; give each when it is there.
+        """Compile all capacities of the ladder, and of growing rounds, and run each once; give each when it is done.
 
         What the config's bundle has is loaded instead. Raises BundleError: it changed, or cannot be loaded.
         """
@@ -167,5 +167,5 @@ class Engine:
             self.executables.add(self._bundle.load(but=self.executables.compiled))
         for capacity in self.program.capacities(self.executables.ladder):
             with precision(self.dtype):
-                self.executables.prepare(capacity)
+                self.executables.warm(capacity)
             yield capacity

@@ -160,6 +160,11 @@ class Executables:
         """Compile or load for a capacity, if that is not done yet."""
         self._executable(MetadataLayout(capacity, self._conv_taps))
 
+    def warm(self, capacity: Capacity) -> None:
+        """`prepare`, and run a round of nothing: on a GPU the first run of an executable takes many times as long."""
+        layout = MetadataLayout(capacity, self._conv_taps)
+        jax.block_until_ready(self._run_round(layout, np.zeros(layout.size, np.int32)))
+
     def add(self, compiled: Mapping[Capacity, Run]) -> None:
         """Keep executables that are there already."""
         for capacity, run in compiled.items():
@@ -168,8 +173,11 @@ class Executables:
     def dispatch(self, stream: Stream, capacity: Capacity, visits: Sequence[Visit] = ()) -> Float[jax.Array, "reads L"]:
         """Label logits of the capacity's read rows, those of `stream.read_rows` first. Does not wait for the device."""
         layout = MetadataLayout(capacity, self._conv_taps)
-        run, buffer = self._executable(layout), layout.pack(stream)
-        if self.growing is None or not capacity.is_growing:
+        return self._run_round(layout, layout.pack(stream), visits)
+
+    def _run_round(self, layout: MetadataLayout, buffer: np.ndarray, visits: Sequence[Visit] = ()) -> jax.Array:
+        run = self._executable(layout)
+        if self.growing is None or not layout.capacity.is_growing:
             return run(self.params, buffer)
         return self.growing.run(lambda pool: run(self.params, buffer, pool), visits)
 

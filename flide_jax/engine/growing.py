@@ -23,6 +23,7 @@ from flide_jax.checkpoints import (
     Reservation,
     StoreSize,
 )
+from flide_jax.checkpoints.prefixes import common_tokens
 from flide_jax.engine.host_states import HostStates
 from flide_jax.engine.program import precision
 from flide_jax.layout import Demand, Growth
@@ -47,7 +48,6 @@ class Visit:
         parent: the checkpoint that it resumes.
         position: how many tokens of its state are to be saved; None: none are.
         reservation: the room for these.
-        changing: see `CheckpointStore.changing`.
         lost: how often the arrays had been lost when it was looked up.
     """
 
@@ -55,7 +55,6 @@ class Visit:
     parent: Checkpoint | None = None
     position: int | None = None
     reservation: Reservation | None = None
-    changing: int = 0
     lost: int = 0
 
     @property
@@ -159,11 +158,27 @@ class GrowingStates:
         if not self.takes(plan):
             return Demand.of(plan)
         with self._lock:
-            stores = [self.store] if self.host is None else [self.store, self.host.store]
-            namespace, most = plan.salt or "", _most(plan)
-            resumed = max(store.longest(plan.state, namespace=namespace, most=most) for store in stores)
-            position, _ = self._position(plan, resumed)
+            resumed = self._known(plan)
+            position = self._position(plan, resumed)
         return Demand.of(plan, resumed=resumed, saved=0 if position is None else position - resumed)
+
+    def awaits(self, plan: Plan, others: Sequence[Plan]) -> bool:
+        """Whether a plan should start when one of these has finished: it may resume more of its state then.
+
+        Its state is another's grown, or begins as that does in most of it, up to an end that may be left out.
+        """
+        if not self.takes(plan):
+            return False
+        with self._lock:
+            known = self._known(plan)
+        for other in others:
+            if other.salt == plan.salt and self.takes(other):
+                common = common_tokens(plan.state, other.state)
+                gained = min(common, other.state.size - self.placement.margin) - known
+                left_out = other.state.size - common
+                if gained >= self.placement.step and left_out <= min(common, self.placement.reach):
+                    return True
+        return False
 
     def reserve(self, visits: Sequence[Visit]) -> list[Growth]:
         """Reserve room for what the requests of one round leave; where there is none, they leave nothing."""
@@ -171,9 +186,12 @@ class GrowingStates:
         with self._lock:
             for visit in visits:
                 if visit.position is not None and visit.plan.salt is not None:
-                    tokens = visit.plan.state[: visit.position]
+                    state, margin = visit.plan.state, self.placement.margin
                     visit.reservation = self.store.reserve(
-                        tokens, namespace=visit.plan.salt, parent=visit.parent, changing=visit.changing
+                        state[: visit.position],
+                        namespace=visit.plan.salt,
+                        parent=visit.parent,
+                        text=state[: max(visit.position, state.size - margin)],
                     )
                     if visit.reservation is None:
                         visit.position = None
@@ -284,14 +302,19 @@ class GrowingStates:
                 self._begin_anew()
                 raise
         visit = Visit(plan, self.store.find(plan.state, namespace=namespace, most=most), lost=self._lost)
-        visit.position, visit.changing = self._position(plan, visit.resumed)
+        visit.position = self._position(plan, visit.resumed)
         return visit
 
-    def _position(self, plan: Plan, resumed: int) -> tuple[int | None, int]:
-        """Where a state is saved, and what is known of where it changes."""
+    def _known(self, plan: Plan) -> int:
+        """How many tokens of a state could be resumed."""
+        stores = [self.store] if self.host is None else [self.store, self.host.store]
+        namespace, most = plan.salt or "", _most(plan)
+        return max(store.longest(plan.state, namespace=namespace, most=most) for store in stores)
+
+    def _position(self, plan: Plan, resumed: int) -> int | None:
+        """Where a state is saved."""
         changing = self.store.changing(plan.state, namespace=plan.salt or "")
-        length, ends = plan.state.size, plan.turn_ends
-        return self.placement.position(length, resumed=resumed, turn_ends=ends, changing=changing), changing
+        return self.placement.position(plan.state.size, resumed=resumed, changing=changing)
 
     def _copy(self, copies: Sequence[tuple[int, int]]) -> None:
         unused = [(0, self.store.size.pages)] * (_COPIED_AT_ONCE - len(copies))

@@ -119,7 +119,7 @@ class Program:
             architecture=model.architecture,
             label_ids=model.prompt_format.label_ids,
             dtype=config.resolved_dtype(),
-            implementation=config.implementation,
+            implementation=config.resolved_implementation(),
             ablation=config.ablation,
             batch_invariant=config.batch_invariant,
         )

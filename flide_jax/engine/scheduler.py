@@ -3,8 +3,10 @@
 Two threads. One owns the device: it forms a round, dispatches it, and forms the next while that one runs. The other
 waits for the results of rounds, in their order, and hands them out. A round that is dispatched behind one in flight is
 always a bounded one, of short requests (`Waiting`), in a capacity that takes no longer than the budget; a long request
-starts when nothing is in flight. So a short request that comes to an idle queue waits for the round in flight and at
-most one bounded round more, whatever long requests are queued.
+starts when nothing is in flight. So a short request that comes while no other short one waits has at most these before
+it, however many long requests are queued: the round in flight, a bounded round behind it, and one long request that was
+passed over for long enough (`PATIENCE`). Short requests that wait already go first within a namespace, in bounded
+rounds; namespaces take turns.
 
 A round that fails is run again in halves, down to the request that fails alone; then a known request shows whether the
 device is to blame. If that fails too, or a round does not end, or a thread here meets an error that is not a round's,

@@ -96,7 +96,6 @@ class PromptFormat:
             branch_lengths=lengths,
             read_branches=np.arange(len(lengths), dtype=np.int32),
             read_offsets=lengths - 1,
-            turn_ends=self._turn_ends(prompts.state),
             salt=request.cache_salt if request.checkpoints else None,
         )
 
@@ -131,11 +130,6 @@ class PromptFormat:
             name: _answer(name, question, row[self.label_columns(question)].astype(np.float64))
             for (name, question), row in zip(request.questions.items(), logits, strict=True)
         }
-
-    def _turn_ends(self, state: Int32[np.ndarray, " P"]) -> Int32[np.ndarray, " turns"]:
-        """How many tokens stand before the end of each turn in a state: behind the token that ends the user's."""
-        end_of_turn = self._frame.after_ids[:1]
-        return (np.flatnonzero(np.isin(state, end_of_turn)) + 1).astype(np.int32)
 
     def _block(self, name: str, question: Question) -> str:
         try:

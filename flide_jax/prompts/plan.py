@@ -3,7 +3,7 @@
 (`no_type_check` leaves the refusing of wrong arrays to the constructor where annotations are checked at run time.)
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import no_type_check
 
 import numpy as np
@@ -31,8 +31,6 @@ class Plan:
         branch_lengths: tokens of each branch, at least one each.
         read_branches: the branch of each read, -1 for the state itself.
         read_offsets: the position of each read, counted from the start of its branch (or of the state).
-        turn_ends: how many tokens of the state stand before the end of each turn in it, ascending; where they are not
-            known, none.
         salt: whose checkpoints the request may resume, and who may resume its own: requests of the same salt. None: it
             neither looks for any nor leaves any.
 
@@ -45,11 +43,10 @@ class Plan:
     branch_lengths: Int32[np.ndarray, " branches"]
     read_branches: Int32[np.ndarray, " reads"]
     read_offsets: Int32[np.ndarray, " reads"]
-    turn_ends: Int32[np.ndarray, " turns"] = field(default_factory=lambda: np.empty(0, np.int32))
     salt: str | None = ""
 
     def __post_init__(self) -> None:
-        for item in fields(self):
+        for item in fields(Plan):
             if item.name == "salt":
                 continue
             array = np.array(getattr(self, item.name))
@@ -67,9 +64,6 @@ class Plan:
             raise ValueError(f"{self.read_branches.size} read_branches but {self.read_offsets.size} read_offsets")
         if self.read_branches.size:
             self._check_reads()
-        ends = self.turn_ends
-        if ends.size and (ends[0] < 1 or ends[-1] > self.state.size or (np.diff(ends) < 1).any()):
-            raise ValueError(f"turn_ends must ascend within [1, {self.state.size}], got {ends}")
 
     def _check_reads(self) -> None:
         if self.read_branches.min() < -1 or self.read_branches.max() >= self.branch_lengths.size:
@@ -83,6 +77,11 @@ class Plan:
     def tokens(self) -> int:
         """Tokens of the forked request: P + sum |q_i|."""
         return self.state.size + self.branches.size
+
+    @property
+    def tokens_alone(self) -> int:
+        """Tokens of its questions as texts of their own: n P + sum |q_i|."""
+        return self.branch_lengths.size * self.state.size + self.branches.size
 
     def branch(self, index: int) -> Int32[np.ndarray, " q"]:
         """The token ids of one branch."""

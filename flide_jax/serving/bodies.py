@@ -12,6 +12,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+MOST_FRAMES = 16
+"""Of one body. Python's decompressors copy all that follows a frame, so many small ones would take long."""
 # A frame says how much memory it wants; more than 32 MiB it does not get.
 _ZSTD_OPTIONS = {int(zstd.DecompressionParameter.window_log_max): 25}
 
@@ -69,7 +71,8 @@ def unpack(body: bytes, encoding: str | None, *, limit: int) -> bytes:
     """The body without its content encoding.
 
     Raises:
-        Refusal: an encoding that is not read, a body that is not in it, or one that unpacks to more than the limit.
+        Refusal: an encoding that is not read, a body that is not in it or in more than `MOST_FRAMES` frames of it, or
+            one that unpacks to more than the limit.
     """
     match (encoding or "identity").strip().lower():
         case "identity":
@@ -87,6 +90,8 @@ def _decompress(body: bytes, name: str, create: Callable[[], _Decompressor], lim
     room = limit + 1
     rest = body
     while rest or not parts:
+        if len(parts) == MOST_FRAMES:
+            raise refusals.unreadable_body(f"{name} in more than {MOST_FRAMES} frames")
         frame = create()
         try:
             part = frame.decompress(rest, room)

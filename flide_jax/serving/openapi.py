@@ -7,6 +7,7 @@ from flide_jax.serving.admission import Limits
 
 NOT_BLANK = r"[^\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 """A character that is no white space, for Python; JSON Schema's own classes differ from it."""
+_EACH = "Answer many requests, each on its own; what is no JSON, or nested too deep to read, is refused as a whole"
 _SCHEMAS = "#/components/schemas/"
 
 
@@ -29,7 +30,7 @@ def describe(*, name: str, alias: str, version: str, limits: Limits) -> dict[str
         },
         "paths": {
             "/v1/systemone": {"post": _asking("Answer the questions about a state", "Request", "Response")},
-            "/v1/systemone/batch": {"post": _asking("Answer many requests, each on its own", "Batch", "BatchResponse")},
+            "/v1/systemone/batch": {"post": _asking(_EACH, "Batch", "BatchResponse")},
             "/v1/models": {"get": _getting("The model that is served", "Models", "401")},
             "/health": {"get": _getting("200 when it can answer, 503 when not", "Health", "503")},
         },

@@ -2,8 +2,9 @@
 
 What the format leaves open is decided here, once for the command line and for a server:
 
-- An unknown field of the request is ignored: clients send their own. An unknown field of a question is refused: it is
-  a misspelt one, and ignoring it would answer another question than was asked.
+- An unknown field of the request is ignored: clients send their own. The command line says so of one that is like a
+  field of this package without its `x_`: whoever wrote a file may correct it, and a client is not to fail. An unknown
+  field of a question is refused: it is a misspelt one, and ignoring it would answer another question than was asked.
 - `model` may be missing.
 - What the format has no field for is asked for in fields of this package's own, whose names begin with `x_`.
 - `assets` (images) are refused, since an answer without them would be an answer to another state.
@@ -51,11 +52,13 @@ class WireRequest:
         request: what is asked.
         model: the model it is asked of, None where it names none.
         costs: whether the response is to say what each part cost: `"x_costs": true`.
+        misnamed: fields that mean nothing, and would be fields of this package with an `x_` before them.
     """
 
     request: Request
     model: str | None
     costs: bool = False
+    misnamed: tuple[str, ...] = ()
 
 
 def parse_request(text: bytes) -> WireRequest:
@@ -77,10 +80,11 @@ def read_request(value: Any) -> WireRequest:
     questions = {
         name: _read_question(name, question) for name, question in _object(fields["questions"], ("questions",)).items()
     }
-    options = {option: fields[field] for option, field in _OWN_FIELDS.items() if field in fields}
+    options = {option: fields[own] for option, own in _OWN_FIELDS.items() if own in fields}
     with in_words_of_the_wire():
         request = Request(state=fields["state"], questions=questions, **options)
-    return WireRequest(request, model, costs=fields.get("x_costs") is True)
+    misnamed = tuple(option for option, own in _OWN_FIELDS.items() if option in fields and own not in fields)
+    return WireRequest(request, model, costs=fields.get("x_costs") is True, misnamed=misnamed)
 
 
 def response(answers: Answers, *, model: str) -> dict[str, Any]:
@@ -159,9 +163,10 @@ def _read_question(name: str, value: Any) -> Question:
     }
     kind = fields["type"]
     if not isinstance(kind, str) or kind not in readers:
-        # A type that is a word is a misspelt one; anything else may be text that is not for logs and errors.
-        is_word = isinstance(kind, str) and kind.isidentifier() and len(kind) <= _LONGEST_WORD
-        got = ascii(kind) if is_word else json_kind(kind)
+        # A type that is a word is a misspelt one; anything else may be text that is not for logs and errors. In scripts
+        # without spaces a whole sentence is an identifier.
+        is_word = isinstance(kind, str) and kind.isascii() and kind.isidentifier() and len(kind) <= _LONGEST_WORD
+        got = repr(kind) if is_word else json_kind(kind)
         raise RequestError((*location, "type"), f"must be noul, choice or score, got {got}")
     with in_words_of_the_wire():
         try:

@@ -55,15 +55,20 @@ def public_location(location: Sequence[str | int]) -> list[str | int]:
         case ("questions", str(name), str(field), *rest) if field in _QUESTION_FIELDS:
             inner = rest[:1] if field == "criteria" and (rest[:1] in (["true"], ["false"]) or _is_index(rest)) else []
             return ["questions", name, field, *inner]
-        case ("questions", str(name), str(field), *_) if field.isidentifier() and len(field) <= _LONGEST_NAME:
+        case ("questions", str(name), str(field), *_) if _is_word(field):
             return ["questions", name, field]  # a misspelt field
         case ("questions", str(name), *_):
             return ["questions", name]
         case ("requests", int(index), *rest):
             return ["requests", index, *public_location(rest)]
-        case (str(field), *_) if field.isidentifier() and len(field) <= _LONGEST_NAME:
+        case (str(field), *_) if _is_word(field):
             return [field]
     return []
+
+
+def _is_word(field: str) -> bool:
+    """Whether it may be a field, misspelt. In scripts without spaces a whole sentence is an identifier."""
+    return field.isascii() and field.isidentifier() and len(field) <= _LONGEST_NAME
 
 
 def _is_index(rest: Sequence[str | int]) -> bool:

@@ -11,7 +11,7 @@ from flide_jax.serving.device import Outcome
 from flide_jax.serving.frames import Message
 from flide_jax.serving.refusals import Refusal
 
-PLAN_ARRAYS = ("state", "branches", "branch_lengths", "read_branches", "read_offsets", "turn_ends")
+PLAN_ARRAYS = ("state", "branches", "branch_lengths", "read_branches", "read_offsets")
 """What goes to the device's process, with the salt."""
 
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
-from typing import Protocol, runtime_checkable
+from typing import NoReturn, Protocol, runtime_checkable
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -88,6 +88,7 @@ class Server:
             await self._server.serve(sockets=[self._listening])
         finally:
             watching.cancel()
+            self.service.close()
         lost = self.service.check()
         return None if lost is None else f"the device is lost: {lost}"
 
@@ -188,6 +189,8 @@ def logged_to_standard_error() -> Generator[None]:
         access.propagate = before[1]
 
 
-def end_at_once(status: int) -> None:
-    """End the process without waiting for threads that may hang in the device."""
+def end_at_once(status: int) -> NoReturn:
+    """End the process without waiting for threads, which may hang in the device, or work for those who have left."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     os._exit(status)

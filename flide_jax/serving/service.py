@@ -112,8 +112,8 @@ class Service:
             self.status = "draining"
 
     def close(self) -> None:
-        """End all threads."""
-        self._threads.shutdown(cancel_futures=True)
+        """End each thread when it is done with what it does, which nobody waits for any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, call: Call) -> bytes:
         """The response to a request, as JSON. Raises Refusal."""
@@ -123,16 +123,17 @@ class Service:
     async def answer_batch(self, call: Call) -> bytes:
         """The responses to `{"requests": [...]}`, as JSON: each an answer, or `{"error": {"status", "detail"}}`.
 
-        Raises Refusal: the body as a whole cannot be read.
+        A key that stands twice or a NaN fails the request that holds it. Raises Refusal: the body as a whole cannot be
+        read, which is so too where one request is nested too deep for that.
         """
         async with _until(call):
-            values = await self._in_thread(lambda: _read_batch(self._text(call), self.limits.batch_requests))
+            draft, values = await self._in_thread(lambda: _read_batch(self._text(call), self.limits.batch_requests))
 
         async def one(index: int, value: Any) -> bytes:
             try:
                 if index:  # the first has the place of the whole
                     call.share.take(requests=1)
-                return await self._answer(lambda: read_request(value), call, small=False)
+                return await self._answer(lambda: read_request(draft.check(value)), call, small=False)
             except Refusal as refusal:
                 self.counts.failed(refusal.status)
                 return _dump({"error": {"status": refusal.status, "detail": refusal.detail}}, ascii_only=True)
@@ -204,19 +205,23 @@ def _costs(planned: _Planned, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _read_batch(text: bytes, most: int) -> list[Any]:
+def _read_batch(text: bytes, most: int) -> tuple[strict_json.Draft, list[Any]]:
+    """The requests of a batch, each still to be checked. Raises Refusal: it is none, or wrong around its requests."""
     try:
-        value = strict_json.parse(text)
+        draft = strict_json.read(text)
+        value = draft.value
         if not isinstance(value, dict):
+            draft.check(value)
             raise RequestError((), f"must be an object, got {json_kind(value)}")
         if "requests" not in value:
             raise RequestError(("requests",), "is required")
-        requests = value["requests"]
+        requests = value.pop("requests")
+        draft.check(value)
         if not isinstance(requests, list) or not 1 <= len(requests) <= most:
             raise RequestError(("requests",), f"must be an array of 1 to {most} requests")
     except RequestError as error:
         raise refusals.invalid(error) from None
-    return requests
+    return draft, requests
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ from flide_jax.prompts.planner import Planner
 from flide_jax.serving import frames
 from flide_jax.serving.admission import shared_tally
 from flide_jax.serving.remote_device import RemoteDevice
-from flide_jax.serving.server import Server, logged_to_standard_error
+from flide_jax.serving.server import Server, end_at_once, logged_to_standard_error
 from flide_jax.serving.service import Service
 from flide_jax.serving.settings import Settings
 
@@ -55,7 +55,7 @@ async def _serve(channel: socket.socket, listening: socket.socket, descriptor: i
         task.cancel()
     device.tell_counts()
     await writer.drain()
-    service.close()
+    end_at_once(0)  # Threads may still unpack or tokenise what nobody waits for any more.
 
 
 async def _listen(

@@ -20,7 +20,8 @@ class Case:
     """A round, and the heads that attend to it.
 
     `read_only`: queries at the last row of each branch alone. `cached`: the rows of each request that are in pages;
-    then the state's rows of the stream are those that come after them.
+    then the state's rows of the stream are those that come after them. `finite`: the op is told that values are finite,
+    as a model tells it, where `rotary_norm` has seen to that.
     """
 
     requests: Sequence[Request]
@@ -29,6 +30,7 @@ class Case:
     key_heads: int = 4
     head_dim: int = 256
     read_only: bool = False
+    finite: bool = True
 
     @property
     def scale(self) -> float:
@@ -99,6 +101,7 @@ CASES = {name: Case(requests) for name, requests in trees.WORKLOADS.items()} | {
     "multirc 8/2": Case(trees.WORKLOADS["multirc"], heads=8, key_heads=2),
     "quality-all reads": Case(trees.WORKLOADS["quality-all"], read_only=True),
     "multirc reads": Case(trees.WORKLOADS["multirc"], read_only=True),
+    "multirc any values": Case(trees.WORKLOADS["multirc"], finite=False),  # what it costs to look through them
     "resumed": Case([Request(400, 5 * [60])], cached=[12_000]),
     "resumed 8/2": Case([Request(400, 5 * [60])], cached=[12_000], heads=8, key_heads=2),
     "resumed reads": Case([Request(400, 5 * [60])], cached=[12_000], read_only=True),
@@ -141,6 +144,7 @@ def caller(case: Case, implementation: str) -> Callable[..., jax.Array]:
 
     def call(query: jax.Array, key: jax.Array, value: jax.Array, *pages: jax.Array) -> jax.Array:
         cached = case.cached_keys(*pages) if pages else None
-        return fork_attention(query, key, value, spans, cached=cached, scale=case.scale, implementation=implementation)
+        options = {"scale": case.scale, "finite": case.finite, "implementation": implementation}
+        return fork_attention(query, key, value, spans, cached=cached, **options)
 
     return call

@@ -116,6 +116,10 @@ def heads_of_a_tile(heads: int, key_heads: int) -> int:
 def _splits(tiles: int, stream_rows: int, cached_rows: int, block: int) -> int:
     """How many units the keys of each of `tiles` tiles are best divided over, counted in the time of one key block.
 
+    It follows from shapes alone, so from the capacity and not from a segment: the grid and the size of the partial sums
+    are static in an executable, and one executable runs all rounds of a capacity. A row's last bits may so differ from
+    capacity to capacity; where they must not, batch-invariant, nobody asks here and there is one split.
+
     All tiles of a request meet its cached keys, so their lists are about equally long, and a round of units that fills
     a third of the card takes as long as a full one. Of the stream a tile meets half on the average, at most all of it.
     """

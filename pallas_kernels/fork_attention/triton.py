@@ -2,8 +2,9 @@
 
 One program takes one tile of query rows, times heads of one key head's group, and meets the key blocks of that tile
 (`runs`): those that every row sees whole need no mask. There is one configuration for each head size and dtype, chosen
-from what compilers say (registers, shared memory) and never by timing at run time: a row's bits then depend on neither
-the card's mood nor the round, and compiling takes seconds.
+from what compilers say (registers, shared memory) and never by timing at run time: a round's bits are then the same in
+every process, and compiling takes seconds. Over how many programs keys are split follows from the shapes of a capacity,
+whose executable has one grid for all rounds.
 """
 
 import functools

@@ -58,7 +58,7 @@ CASES = {name: Case(requests) for name, requests in trees.WORKLOADS.items()}
 # Small and awkward ones, for correctness: every length of a last chunk, single rows.
 AWKWARD = {
     "one row": Case([Request(1, [1])], heads=1, gate_begin=128),
-    "chunk edges": Case([Request(64, [1, 63, 64, 65]), Request(2, [3])], heads=2, gate_begin=256),
+    "chunk edges": Case([Request(64, [1, 63, 64, 65]), Request(2, [3, 127])], heads=2, gate_begin=256),
     "all lengths": Case([Request(65, range(1, 65))], heads=1, gate_begin=0),
 }
 

@@ -82,7 +82,7 @@ CASES = {name: Case(requests) for name, requests in trees.WORKLOADS.items()} | {
 # Small and awkward ones, for correctness.
 AWKWARD = {
     "one row": Case([Request(1, [1])], key_heads=1, value_heads=1),
-    "chunk edges": Case([Request(64, [1, 63, 64, 65]), Request(2, [3])], key_heads=1, value_heads=2),
+    "chunk edges": Case([Request(64, [1, 17, 63, 64, 65]), Request(2, [3, 127])], key_heads=1, value_heads=2),
     "many requests": Case([Request(3, [2]) for _ in range(20)], key_heads=1, value_heads=1),
     "windows": Case([Request(66, [1, 5]), Request(2, [3]), Request(1, [1])], key_heads=1, value_heads=1, tail=1),
 }

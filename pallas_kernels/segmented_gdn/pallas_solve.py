@@ -6,6 +6,10 @@ exp(c_i - c_j) for i >= j (zero above) and A_ij = e_i (k_i . k_j) G_ij for i > j
 
 system = G T e (columns scaled by e):  U = system (V - exp(c) K S^T)
 mix = scale G (Q K^T):  O = scale exp(c) Q S^T + mix U
+
+Running sums, gates, G, squares and scores are float32, and the inverse is as accurate (`pallas_inverse`). system and mix
+are rounded to bfloat16 at the end, as operands of the scan, which says how large the error of all roundings is
+(`pallas_scan`).
 """
 
 import math

@@ -195,10 +195,11 @@ def test_what_changed_at_the_end_of_a_state():
     assert store.changing(text((1, 69)), namespace="") == 31
     save(store, text((1, 65), (4, 35)))
     assert store.changing(text((1, 68), (5, 9)), namespace="") == 32, "that which is most alike"
-    reservation = store.reserve(text((6, 50)), namespace="", parent=None, changing=7)
+    reservation = store.reserve(text((6, 50)), namespace="", parent=None, text=text((6, 50), (7, 8)))
     store.commit(reservation)
-    assert store.changing(text((6, 50), (7, 9)), namespace="") == 7, "what was learnt is not forgotten"
-    assert store.changing(text((6, 40), (7, 9)), namespace="") == 10 + 7
+    assert store.changing(text((6, 50), (8, 9)), namespace="") == 8, "what was left out counts"
+    assert store.changing(text((6, 40), (7, 9)), namespace="") == 10 + 8
+    assert store.changing(text((6, 50), (7, 5), (8, 9)), namespace="") == 3, "of it, what stayed as it was does not"
 
 
 def test_what_another_store_held_is_adopted_with_what_it_shared():

@@ -1,4 +1,4 @@
-"""The product on the card: every tile against float32, and the bits of a row among any others."""
+"""The product on the card: every tile against float64, and the bits of a row among any others."""
 
 import dataclasses
 
@@ -7,33 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.dispatch import device_kind, is_hopper
 from pallas_kernels.matmul import pallas
 from pallas_kernels.matmul.cases import AWKWARD, CASES, PROJECTIONS, Case, caller
 from pallas_kernels.matmul.pallas_plan import LEAST_COLUMNS, TILES, Tile
-from tests.tolerances import OPERATOR, assert_close
+from tests.device.comparing import bits, check, exact, ten_times
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
-
-@pytest.fixture(autouse=True)
-def hopper():
-    if not is_hopper():
-        pytest.fail(f"these tests were asked for, and this is {device_kind()}")
+EDGES = {f"{rows} rows": Case(rows, 192, 128, residual=True) for rows in (1, 17, 63, 64, 65, 127)}
 
 
-def bits(x) -> np.ndarray:
-    return np.asarray(x).view(np.uint16)
-
-
-@pytest.mark.parametrize("name", {**AWKWARD, **CASES})
-def test_equals_float32(name):
-    case = {**AWKWARD, **CASES}[name]
+@pytest.mark.parametrize("name", {**AWKWARD, **CASES, **EDGES})
+def test_equals_float64_and_ten_times_itself(name):
+    case = {**AWKWARD, **CASES, **EDGES}[name]
     operands = case.operands(jax.random.key(0))
-    found = jax.jit(caller(case, "pallas"))(*operands)
-    with jax.default_matmul_precision("highest"):
-        expected = jax.jit(caller(case, "xla"))(*(x.astype(jnp.float32) for x in operands))
-    assert_close(found, expected, OPERATOR["bfloat16"])
+    check(ten_times(caller(case, "pallas"), *operands), exact(caller(case, "xla"), *operands))
 
 
 @pytest.mark.parametrize("epilogue", ["none", "residual", "swiglu"])
@@ -42,13 +30,12 @@ def test_few_blocks_of_depth(depth, epilogue):
     """In each tile: loops over so few may be unrolled."""
     case = Case(200, depth, 320, residual=epilogue == "residual", swiglu=epilogue == "swiglu")
     x, weight, *residual = operands = case.operands(jax.random.key(3))
-    with jax.default_matmul_precision("highest"):
-        expected = jax.jit(caller(case, "xla"))(*(x.astype(jnp.float32) for x in operands))
+    expected = exact(caller(case, "xla"), *operands)
     for tile in TILES:
         if not case.swiglu or tile.columns > LEAST_COLUMNS:
             addend = residual[0] if residual else None
             found = pallas.matmul(x, weight, residual=addend, swiglu=case.swiglu, tile=tile)
-            assert_close(found, expected, OPERATOR["bfloat16"])
+            check(found, expected)
 
 
 @pytest.mark.parametrize("name", PROJECTIONS)

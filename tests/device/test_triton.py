@@ -1,4 +1,4 @@
-"""The Triton kernels on the card: every case against the same op in float32 or float64, ten times the same bits."""
+"""The Triton kernels on the card: every case against the same op in float64, ten times the same bits."""
 
 import importlib.util
 
@@ -10,8 +10,9 @@ import pytest
 from pallas_kernels.fork_attention import cases as attention
 from pallas_kernels.fork_attention.api import fork_attention
 from pallas_kernels.segmented_gdn import cases as gdn
-from tests.device.test_kernels import GDN_CASES, RELATIVE_RMS, rms, ten_times
-from tests.tolerances import OPERATOR, assert_close
+from tests.device.comparing import RELATIVE_RMS, check, exact, same_bits, ten_times
+from tests.device.test_kernels import GDN_CASES
+from tests.tolerances import relative_rms
 
 pytestmark = pytest.mark.gpu
 
@@ -30,9 +31,7 @@ def test_fork_attention(name):
     case = {**attention.AWKWARD, **attention.CASES}[name]
     operands = case.operands(jax.random.key(0))
     found = ten_times(attention.caller(case, "triton"), *operands)
-    expected = jax.jit(attention.caller(case, "xla"))(*(x.astype(jnp.float32) for x in operands))
-    assert rms(found, expected) < RELATIVE_RMS
-    assert_close(found, expected, OPERATOR["bfloat16"])
+    check(found, exact(attention.caller(case, "xla"), *operands))
 
 
 @pytest.mark.parametrize("name", ["block edges", "group of six", "head of 256", "cached and not", "cached reads"])
@@ -40,7 +39,7 @@ def test_fork_attention_in_float32(name):
     case = attention.AWKWARD[name]
     operands = case.operands(jax.random.key(0), jnp.float32)
     found = ten_times(attention.caller(case, "triton"), *operands)
-    assert rms(found, jax.jit(attention.caller(case, "xla"))(*operands)) < FLOAT32
+    assert relative_rms(found, exact(attention.caller(case, "xla"), *operands)) < FLOAT32
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e38])
@@ -50,7 +49,7 @@ def test_fork_attention_does_not_see_hidden_rows(poison):
     mine = np.arange(case.rows) < case.requests[0].state
     poisoned = [jnp.where(mine[:, None, None], x, jnp.asarray(poison, x.dtype)) for x in operands]
     clean, found = (fork_attention(*x, spans, scale=case.scale, implementation="triton") for x in (operands, poisoned))
-    np.testing.assert_array_equal(np.asarray(clean, np.float32)[mine], np.asarray(found, np.float32)[mine])
+    same_bits(found, clean, mine)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -58,12 +57,12 @@ def test_fork_attention_does_not_see_hidden_rows(poison):
 def test_segmented_gdn(name, dtype):
     case = GDN_CASES[name]
     operands = case.operands(jax.random.key(3), jnp.dtype(dtype))
-    found, *slots = ten_times(gdn.caller(case, "triton"), *operands)
-    with jax.enable_x64(True):
-        exact = [x.astype(jnp.float64) for x in operands]
-        expected, *expected_slots = jax.jit(gdn.caller(case, "reference"))(*exact)
     rows = np.asarray(case.segments().stream_rows()) >= 0
-    tolerance = RELATIVE_RMS if dtype == "bfloat16" else FLOAT32
-    assert rms(found[rows], expected[rows]) < tolerance
-    for one, other in zip(slots, expected_slots, strict=True):
-        assert rms(one, other) < tolerance
+
+    def defined(result):
+        return result[0][rows], *result[1:]
+
+    found = ten_times(gdn.caller(case, "triton"), *operands, defined=defined)
+    expected = exact(gdn.caller(case, "reference"), *operands, defined=defined)
+    for one, other in zip(found, expected, strict=True):
+        assert relative_rms(one, other) < (RELATIVE_RMS if dtype == "bfloat16" else FLOAT32)

@@ -1,43 +1,28 @@
 """What the figures show is what they were given."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch
 
-from experiments import records
 from flide_jax.checkpoints import Checkpoint
 from flide_jax.drawing.figures.attention import draw_masks, draw_tiles
 from flide_jax.drawing.figures.exactness import draw_depths, draw_orders, draw_wrong_forks
 from flide_jax.drawing.figures.growth import Step, draw_pages, draw_steps
 from flide_jax.drawing.figures.recurrence import draw_chunks, draw_predecessors
-from flide_jax.drawing.figures.results import (
-    draw_ablation,
-    draw_kernels,
-    draw_parts,
-    draw_peers,
-    draw_questions,
-    draw_speed,
-    latest,
-)
 from flide_jax.drawing.figures.stream import draw_positions
 from flide_jax.drawing.figures.style import BLUE, OWN, RED, STATE, Picture
 from flide_jax.layout import Capacity, lay_out
 from pallas_kernels import trees
 from pallas_kernels.fork_attention.runs import tile_runs
 from pallas_kernels.trees import Request
+from tests.drawing.words import texts
 from tests.trees import plan_of
 
 REQUESTS = [Request(90, [20, 70]), Request(40, [33])]
 ROWS = trees.stream_rows(REQUESTS)
 SPANS = trees.key_spans(REQUESTS, ROWS)
-
-
-def texts(picture: Picture) -> list[str]:
-    return [text.get_text() for axes in picture.figure.axes for text in axes.texts]
 
 
 def colours_of_cells(picture: Picture, panel: int) -> np.ndarray:
@@ -133,59 +118,7 @@ def test_steps_and_pages():
     assert widths == [0, 70, 20, 60, 40, 20]
     tokens = np.zeros(100, np.int32)
     held = [
-        Checkpoint("", tokens[:70], np.array([3, 5], np.int32), 0),
-        Checkpoint("", tokens, np.array([3, 7], np.int32), 1),
+        Checkpoint("", tokens[:70], np.array([3, 5], np.int32), 0, tokens[:70]),
+        Checkpoint("", tokens, np.array([3, 7], np.int32), 1, tokens),
     ]
     assert texts(draw_pages(held)) == ["3", "5", "3", "7"]
-
-
-def test_the_last_record_counts_and_other_studies_do_not():
-    found = latest(
-        [{"a": 1, "x": 1.0}, {"a": 2, "x": 2.0}, {"a": 1, "x": 3.0}, {"a": 1, "y": 4.0}, {"a": 1, "x": None}],
-        ["a"],
-        having=["x"],
-    )
-    assert {key: record["x"] for key, record in found.items()} == {(1,): 3.0, (2,): 2.0}
-
-
-@pytest.mark.parametrize("original", [[2.0, 100], None])
-def test_speed_of_any_records(original):
-    made = [
-        {"size": size, "workload": "w", "lone_ms": ms, "floor_ms": 0.5, "original": original}
-        for size, ms in (("1B", 9.0), ("1B", 3.0), ("9B", 20.0))
-    ]
-    axes = draw_speed([*made, {"study": "another"}]).figure.axes
-    assert [one.get_title(loc="left") for one in axes] == ["1B", "9B"]
-    ours = [line for line in axes[0].lines if line.get_label() == "here"]
-    assert [line.get_xdata().tolist() for line in ours] == [[3.0]]
-    assert len([line for line in axes[0].lines if line.get_label() == "original engine"]) == (original is not None)
-
-
-def test_the_committed_records_can_be_drawn():
-    latency, kernels, peers, parts = (
-        records.read(records.RESULTS / f"{name}.jsonl")
-        for name in ("latency", "kernels", "kernel_peers", "where_the_time_goes")
-    )
-    figure = draw_speed(latency).figure
-    assert {one.get_title(loc="left") for one in figure.axes} == {record["size"] for record in latency}
-    shown = texts(draw_kernels(kernels, ["fork_attention", "segmented_gdn"]))
-    ours = [record for record in kernels if record.get("implementation") == "pallas"]
-    cases = {(one["op"], one["case"]) for one in ours if one["op"] in ("fork_attention", "segmented_gdn")}
-    assert len(shown) == len(cases)
-    assert len(texts(draw_peers(peers))) == len({(r["op"], r.get("mask"), r["by"]) for r in peers})
-    assert f"{sum(us for _, us in parts[-1]['launches'].values()) / 1e3:.2f} ms" in texts(draw_parts(parts))
-    ablation, questions = (
-        records.newest(records.RESULTS / f"{name}.jsonl") for name in ("ablation", "questions_per_state")
-    )
-    without, lone = ablation["without"], {name: one["lone_ms"] for name, one in ablation["without"].items()}
-    found = texts(draw_ablation(ablation))
-    assert len(found) == 2 * (len(without) - 1)
-    assert f" {lone['forks'] / lone['nothing']:.2f}" in found
-    ends = texts(draw_questions(questions))
-    assert ends == [f" {ms:.3g} ms" for ms in questions["rows"][-1]["ms"].values()]
-
-
-def test_records_are_read_in_their_order(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(3)))
-    assert [record["n"] for record in records.read(path)] == [0, 1, 2] and records.newest(path)["n"] == 2

@@ -109,11 +109,19 @@ def test_none_is_loaded_before_a_request_needs_it(stored, tiny_model, untraceabl
     assert [capacity.tokens for capacity in loaded.executables.compiled] == [256]
 
 
-def test_a_capacity_that_it_lacks_is_compiled(engine, stored, tiny_model):
+def test_a_capacity_that_it_lacks_is_compiled(stored, tiny_model, caplog):
     config = dataclasses.replace(CONFIG, capacities=(128, 512), bundle=stored)
     loaded = Engine.load(tiny_model, config)
     assert [capacity.tokens for capacity in loaded.prepare_all()] == [128, 512]
     assert [capacity.tokens for capacity in loaded.executables.compiled] == [512, 128]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{stored} has no executable for 128 tokens: it is compiled"
+    ]
+
+
+def test_a_directory_without_a_name_is_refused():
+    with pytest.raises(ValueError, match="bundle must name a directory, got ''"):
+        EngineConfig(bundle="")
 
 
 @pytest.mark.parametrize(
@@ -394,6 +402,11 @@ class TestGrowing:
     def test_another_size_is_refused(self, growing, tiny_model):
         other = dataclasses.replace(GROWING, checkpoint_bytes=90_000_000)
         assert "checkpoints.pages is" in error_of(growing, tiny_model, other)
+
+    def test_shorter_requests_are_refused(self, growing, tiny_model):
+        """Their table of pages is a shorter one, so each executable is another."""
+        other = dataclasses.replace(GROWING, max_request_tokens=256)
+        assert "resumed_pages is" in error_of(growing, tiny_model, other)
 
     def test_none_are_refused(self, growing, tiny_model):
         assert "checkpoints" in error_of(growing, tiny_model, dataclasses.replace(GROWING, checkpoint_bytes=0))

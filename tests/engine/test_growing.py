@@ -1,7 +1,9 @@
 """Requests whose states grow, through the engine: the answers are the same, and less is computed."""
 
 import dataclasses
+import shutil
 import threading
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -194,6 +196,42 @@ def test_the_scheduler_forms_rounds_of_what_is_computed(kept, fresh):
     assert max(report.requests for report in reports) > 1 and kept.checkpoint_counters().hits >= 8
 
 
+@pytest.mark.parametrize("words", [5, 150])
+def test_a_turn_that_the_template_puts_first_holds_no_checkpoint_there(tiny_model, tmp_path, words):
+    """Two agents take turns; nothing runs. Only the second one's first state is like another in its beginning alone."""
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    template = model / "chat_template.jinja"
+    turn = "<|im_start|>system\n" + words * "Be of help. " + "<|im_end|>\n"
+    template.write_text("{{- '" + turn.replace("\n", "\\n") + "' }}" + template.read_text())
+    engine = Engine.load(model, dataclasses.replace(CONFIG, placement=dataclasses.replace(PLACEMENT, reach=1_024)))
+    growing, margins = engine.executables.growing, []
+    for step in range(4):
+        for about in ("lamp", "vase"):
+            plan = engine.plan(Request(story(6 + step, about=about), QUESTIONS))
+            visits = growing.enter([plan])
+            margins.append(plan.state.size - visits[0].position)
+            growing.reserve(visits)
+            growing.leave(visits, [np.zeros(1)])
+    assert margins[0] == PLACEMENT.margin and set(margins[2:]) == {PLACEMENT.margin}
+
+
+def test_who_waits_for_whom(kept):
+    """Whose state goes on from another's, or differs in an end that may be left out; until that has been answered."""
+    first, second = (kept.plan(Request(state, QUESTIONS)) for state in states(2))
+    others = [
+        kept.plan(Request(story(4, about="vase"), QUESTIONS)),
+        kept.plan(Request(states(2)[1], QUESTIONS, cache_salt="other")),
+        kept.plan(Request(states(2)[1], QUESTIONS, checkpoints=False)),
+        kept.plan(Request("Short.", QUESTIONS)),
+    ]
+    growing = kept.executables.growing
+    assert growing.awaits(second, [others[0], first]) and growing.awaits(first, [second])
+    assert growing.awaits(first, [kept.plan(Request(f"{story(3)[0][:-9]} did not come.", QUESTIONS))])
+    assert not any(growing.awaits(one, [first]) or growing.awaits(second, [one]) for one in others)
+    kept.answer(Request(states(2)[0], QUESTIONS))
+    assert not growing.awaits(first, [first]) and not growing.awaits(second, [first])
+
+
 def test_clearing(kept):
     first, second = states(2)
     kept.answer(Request(first, QUESTIONS))
@@ -288,6 +326,11 @@ class TestRefusals:
     def test_negative(self):
         with pytest.raises(ValueError, match="checkpoint_bytes must be 0 or more, got -1"):
             EngineConfig(checkpoint_bytes=-1)
+
+    def test_no_placement(self):
+        given = SimpleNamespace(**vars(EngineConfig()) | {"placement": None})  # past the checks of types in tests
+        with pytest.raises(ValueError, match="placement must be a Placement, got None"):
+            EngineConfig.__post_init__(given)
 
     def test_without_forks(self):
         with pytest.raises(ValueError, match="an engine without forks"):

@@ -66,6 +66,20 @@ def test_it_goes_through_a_bundle(tiny_model, tmp_path):
         )
 
 
+@pytest.mark.parametrize("config", [CONFIG, GROWING], ids=["plain", "growing"])
+def test_each_capacity_is_run_once_before_it_is_needed(config, tiny_model):
+    engine = Engine.load(tiny_model, config)
+    runs, run = [], engine.executables._run  # what gives a capacity's executables
+
+    def counting(capacity):
+        found = run(capacity)
+        return lambda *arguments: runs.append(capacity) or found(*arguments)
+
+    engine.executables._run = counting
+    assert list(engine.prepare_all()) == runs == list(engine.program.capacities(config.ladder()))
+    np.testing.assert_array_equal(logits(engine), logits(Engine.load(tiny_model, config)))
+
+
 @pytest.mark.usefixtures("chained")
 def test_every_array_of_the_parameters_is_an_argument_of_one_part(tiny_model):
     program = Program.of(describe(tiny_model), CONFIG)

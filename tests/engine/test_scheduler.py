@@ -84,6 +84,24 @@ def test_a_short_request_waits_for_no_long_one_but_that_in_flight(schedule):
     assert device.marks() == [[0], [99], [1], [2], [3], [4]]
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_short_request_waits_for_one_long_one_that_was_passed_over_and_for_no_second(schedule, ahead):
+    device = HeldDevice()
+    scheduler = schedule(device, ahead=ahead)
+    futures = [scheduler.submit(plan(250, 0))]
+    device.round(0)
+    futures += [scheduler.submit(plan(300, mark)) for mark in (50, 51, 52)]
+    # Bounded rounds pass the long ones over until the first of them has waited for PATIENCE times its tokens.
+    futures += [scheduler.submit(plan(250, mark)) for mark in range(1, 6)]
+    for number in range(4 if ahead else 5):
+        device.round(number).ended.set()
+    device.round(5)  # in flight, or staged behind one in flight
+    futures += [scheduler.submit(plan(250, mark)) for mark in (98, 99)]
+    device.release()
+    wait(futures, 10)
+    assert device.marks() == [[0], [1], [2], [3], [4], [5], [50], [98], [99], [51], [52]]
+
+
 def test_a_full_round_is_staged_behind_one_in_flight_and_a_long_one_is_not(schedule):
     device = HeldDevice()
     scheduler = schedule(device, ahead=True)

@@ -2,14 +2,19 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 from flide_jax.checkpoints import Placement
-from flide_jax.engine import Engine, EngineConfig
+from flide_jax.engine import Engine, EngineConfig, stored_states
 from flide_jax.engine.stored_states import StoredStatesError
 from flide_jax.request import Request
 from tests.engine.requests import ACTION, URGENT, largest_difference
@@ -99,6 +104,55 @@ def test_only_the_owner_reads_texts(saved):
     assert saved.stat().st_mode & 0o777 == 0o700
 
 
+def test_what_is_saved_is_trusted_whatever_the_mask(other, tmp_path):
+    other.clear_checkpoints()
+    before = os.umask(0)
+    try:
+        other.save_checkpoints(tmp_path / "saved")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "saved" / "checkpoints.json").stat().st_mode & 0o777 == 0o600
+
+
+def of_each(field: str, value) -> Callable[[dict], None]:
+    """Gives this value to all checkpoints."""
+    return lambda manifest: [entry.update({field: value}) for entry in manifest["checkpoints"]] and None
+
+
+def move(manifest: dict) -> None:
+    """Five tokens from one text to another."""
+    first, second, *_ = manifest["checkpoints"]
+    first["text"], second["text"] = first["text"] - 5, second["text"] + 5
+
+
+# What changes a manifest, and what is said of it where its sum is right; None: it could have been saved so.
+DAMAGES = {
+    "one slot for all": (of_each("slot", 0), "two checkpoints have the same slot"),
+    "pages cut to one": (of_each("pages", [0]), "tokens, texts and pages do not go together"),
+    "no token": (of_each("tokens", 0), "tokens, texts and pages do not go together"),
+    "longer texts": (of_each("text", 10_000), "tokens, texts and pages do not go together"),
+    "shorter texts": (lambda manifest: manifest["checkpoints"].pop(), "tokens, texts and pages do not go together"),
+    "tokens moved": (move, None),
+    "no salt": (of_each("namespace", ""), None),
+    "pages beyond": (
+        lambda manifest: manifest["checkpoints"][0]["pages"].__setitem__(0, 1_000),
+        "names pages or slots that are not there",
+    ),
+    "no fields": (lambda manifest: manifest.update(checkpoints=[{}]), "is damaged: 'text'"),
+    "no arrays": (lambda manifest: manifest.update(arrays={}), "names other arrays than this model has"),
+}
+
+
+def change(directory: Path, damaging: Callable[[dict], object], *, summed: bool = False) -> None:
+    """Change a manifest, and its sum too where that is wanted."""
+    file = directory / "checkpoints.json"
+    manifest = json.loads(file.read_text())
+    damaging(manifest)
+    if summed:
+        manifest["sha256"] = stored_states.sum_of(manifest)
+    file.write_text(json.dumps(manifest))
+
+
 class TestRefusals:
     def test_another_dtype(self, tiny_model, saved):
         narrow = Engine.load(tiny_model, dataclasses.replace(CONFIG, dtype="float32"))
@@ -118,27 +172,56 @@ class TestRefusals:
         with pytest.raises(StoredStatesError, match="checkpoints.json: No such file"):
             other.restore_checkpoints(copy)
 
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            (lambda manifest: manifest | {"format": 2}, "another format"),
-            (lambda manifest: {**manifest, "checkpoints": [{"tokens": 1}]}, "array tokens is int32"),
-            (lambda manifest: {**manifest, "checkpoints": [{}]}, "is damaged: 'tokens'"),
-            (lambda manifest: {**manifest, "shapes": []}, "is damaged"),
-        ],
-    )
-    def test_a_damaged_manifest(self, other, copy, change, message):
-        file = copy / "checkpoints.json"
-        file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    def test_another_format(self, other, copy):
+        change(copy, lambda manifest: manifest.update(format=1))
+        with pytest.raises(StoredStatesError, match="another format"):
+            other.restore_checkpoints(copy)
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_a_damaged_manifest(self, other, copy, damage):
+        other.clear_checkpoints()
+        change(copy, DAMAGES[damage][0])
+        with pytest.raises(StoredStatesError, match="checkpoints.json: is damaged: its SHA-256 is another one"):
+            other.restore_checkpoints(copy)
+        assert not other.checkpoint_bytes
+
+    @pytest.mark.parametrize("damage", [name for name, (_, message) in DAMAGES.items() if message is not None])
+    def test_a_manifest_that_makes_no_sense(self, other, copy, damage):
+        damaging, message = DAMAGES[damage]
+        change(copy, damaging, summed=True)
         with pytest.raises(StoredStatesError, match=message):
             other.restore_checkpoints(copy)
 
-    def test_pages_that_are_not_there(self, other, copy):
-        file = copy / "checkpoints.json"
-        manifest = json.loads(file.read_text())
-        manifest["checkpoints"][0]["pages"][0] = 1_000
-        file.write_text(json.dumps(manifest))
-        with pytest.raises(StoredStatesError, match="names pages or slots that are not there"):
+    def test_changed_bytes_of_an_array(self, other, copy):
+        file = max((copy / "arrays").rglob("*"), key=lambda file: file.stat().st_size)
+        content = bytearray(file.read_bytes())
+        middle = len(content) // 2
+        content[middle : middle + 64] = bytes(byte ^ 1 for byte in content[middle : middle + 64])
+        file.write_bytes(content)
+        with pytest.raises(StoredStatesError, match="is damaged: array|cannot be read"):
+            other.restore_checkpoints(copy)
+
+    def test_a_sum_of_other_numbers(self, other, copy):
+        """However orbax keeps an array: what comes out of it is what counts."""
+        change(copy, lambda manifest: manifest["arrays"]["0"].update(sha256=64 * "0"), summed=True)
+        with pytest.raises(StoredStatesError, match="is damaged: array 0 is not what was saved"):
+            other.restore_checkpoints(copy)
+
+    def test_a_truncated_array_is_one_error(self, other, copy, monkeypatch):
+        file = max((copy / "arrays").rglob("*"), key=lambda file: file.stat().st_size)
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 8])
+        unraisable: list = []
+        monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+        with pytest.raises(StoredStatesError, match="cannot be read"):
+            other.restore_checkpoints(copy)
+        time.sleep(0.1)  # what reads on in threads
+        assert not unraisable
+
+    @pytest.mark.parametrize("name", [".", "checkpoints.json"])
+    def test_others_may_write(self, other, copy, name):
+        path = copy / name
+        path.chmod(path.stat().st_mode | 0o022)
+        with pytest.raises(StoredStatesError, match="others may write to it, and answers come from checkpoints"):
             other.restore_checkpoints(copy)
 
     def test_values_that_are_not_finite(self, other, engine, tmp_path, monkeypatch):
@@ -160,6 +243,12 @@ class TestRefusals:
     def test_a_directory_that_is_not_empty(self, engine, copy):
         with pytest.raises(StoredStatesError, match="is not empty"):
             engine.save_checkpoints(copy)
+
+    def test_a_file(self, engine, tmp_path):
+        file = tmp_path / "file"
+        file.write_text("")
+        with pytest.raises(StoredStatesError, match="file: is a file; checkpoints are saved in a new or an empty dir"):
+            engine.save_checkpoints(file)
 
     def test_an_engine_without_checkpoints(self, tiny_model, saved):
         plain = Engine.load(tiny_model, dataclasses.replace(CONFIG, checkpoint_bytes=0))

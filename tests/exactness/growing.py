@@ -22,11 +22,18 @@ RUNG, ENTRIES = 512, 12
 PAGES, SLOTS = 40, 8
 
 
-class AsTold(Placement):
-    """A state is saved where its plan says, at the end of its last turn."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class ToldPlan(Plan):
+    """A plan that says how many tokens of its state are to be saved."""
 
-    def position(self, length, *, resumed=0, turn_ends=None, changing=0):
-        return int(turn_ends[-1]) if turn_ends.size and turn_ends[-1] > resumed else None
+    saved: int = 0
+
+
+class AsTold(GrowingStates):
+    """A state is saved where its plan says."""
+
+    def _position(self, plan, resumed):
+        return plan.saved if plan.saved > resumed else None
 
 
 def compiled(forward):
@@ -63,7 +70,7 @@ def executables(config: str, dtype: str, *, pages: int | None = None, slots: int
         logits, after = qwen3_5.growing_forward(params, metadata, pool, model.config)
         return logits, tuple(jax.tree.leaves(after))
 
-    growing = GrowingStates(size, shapes, AsTold(shortest=1), dtype=jax.numpy.dtype(dtype))
+    growing = AsTold(size, shapes, Placement(shortest=1), dtype=jax.numpy.dtype(dtype))
     growing_ladder = Ladder((RUNG,), entries=ENTRIES)
     return Executables(
         compiled(forward), params, ladder, conv_taps=TAPS, growing=growing, growing_ladder=growing_ladder
@@ -109,12 +116,12 @@ def growing_plan(state: np.ndarray, saved: int | None, branches=(5, 1), *, seed:
     rows = np.arange(plan.branches.size, dtype=np.int32)
     starts = np.cumsum(plan.branch_lengths) - plan.branch_lengths
     branch = np.repeat(np.arange(plan.branch_lengths.size, dtype=np.int32), plan.branch_lengths)
-    return dataclasses.replace(
-        plan,
+    return ToldPlan(
         state=state,
+        branches=plan.branches,
+        branch_lengths=plan.branch_lengths,
         read_branches=branch,
         read_offsets=rows - starts[branch].astype(np.int32),
-        turn_ends=np.array([] if saved is None else [saved], np.int32),
-        salt="" if saved is not None else None,
-        **changes,
+        saved=saved or 0,
+        **{"salt": "" if saved is not None else None} | changes,
     )

@@ -1,5 +1,6 @@
 """A batch-invariant forward gives a question the same bits whatever it shares its round with; another one does not."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flide_jax.engine import Ablation, EngineConfig
+from flide_jax.engine import Ablation, Engine, EngineConfig
 from flide_jax.engine.executables import Executables
-from flide_jax.engine.program import Program
-from flide_jax.first_difference import first_difference, outputs
+from flide_jax.engine.program import Program, precision
+from flide_jax.first_difference import first_difference, outputs, where_bits_differ
 from flide_jax.layout import Capacity, Demand
 from flide_jax.models import families
 from flide_jax.models.packing import Packing
+from flide_jax.request import Request, YesNo
 from flide_jax.same_bits import compare_bits, same_rows
 from tests.exactness.test_neighbours import PADDING, POISONED, honest_plan, poisoned_plan
 from tests.models.support import LABEL_IDS, architecture, tiny_model
@@ -137,6 +139,14 @@ def test_what_a_user_is_told(batch_invariant):
         assert 0 <= number < 3 and 0 <= read < plans[number].read_branches.size
 
 
+def test_float64_keeps_them_too():
+    rng = np.random.default_rng(7)
+    plans = [plan_of(20, [3, 70], rng), plan_of(65, [9], rng)]
+    with precision(np.dtype(np.float64)):
+        found = compare_bits(executables("float64"), plans)
+    assert all(one.same == one.questions > 0 for one in found)
+
+
 OPERATIONS = {"in_proj", "attention", "convolution", "recurrence", "gated_norm", "out_proj", "gate_up", "down"}
 OPERATIONS |= {"mixer_norm", "feed_forward_norm", "query", "key", "gate"}
 
@@ -157,6 +167,26 @@ def test_the_first_operation_that_differs(batch_invariant):
         assert 0 < found.rows <= found.of_rows == 141 and 0 < found.largest < 1e-4
     with pytest.raises(ValueError, match="has to be the same request, but its state differ"):
         first_difference(program, run.params, (plans, 0, CAPACITIES[2]), together)
+    with pytest.raises(ValueError, match="there is no plan 2 in a round of 2"):
+        first_difference(program, run.params, alone, (plans, 2, CAPACITIES[2]))
+
+
+STORY = "Mary went to the garden. John took the key. Sam went to the kitchen. " * 6
+ASKED = [Request(STORY[: 70 * n], {"q": YesNo("Is Mary in the garden?"), "r": YesNo("Who?")}) for n in (1, 6)]
+
+
+@pytest.mark.parametrize("batch_invariant", [True, False])
+def test_where_the_bits_of_requests_differ(batch_invariant, monkeypatch):
+    engine = Engine.demo(EngineConfig(dtype="float32", capacities=(128, 384), batch_invariant=batch_invariant))
+    found = where_bits_differ(engine, ASKED, 1)
+    assert (found is None) == batch_invariant
+    if found is not None:
+        assert found.operation in OPERATIONS and str(found).startswith(f"layer {found.layer}, {found.operation}: ")
+        monkeypatch.setattr("flide_jax.first_difference.first_difference", lambda *rounds: None)
+        behind = where_bits_differ(engine, ASKED, 1)
+        assert (behind.operation, behind.layer, behind.of_rows) == ("readout", len(engine.program.abstract.layers), 2)
+    with pytest.raises(ValueError, match="there is no request 2 of 2"):
+        where_bits_differ(engine, ASKED, 2)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +197,8 @@ def test_the_first_operation_that_differs(batch_invariant):
         ({"ablation": Ablation(op_by_op=True)}, "op by op"),
         ({"ablation": Ablation(selective_readout=False)}, "without selective readout"),
         ({"capacities": (32, 128)}, "in a capacity of 32 tokens, only from 64 on"),
+        ({"implementation": "reference"}, "with fork_attention by reference, which cuts nothing"),
+        ({"implementation": {"segmented_gdn": "triton"}}, "with segmented_gdn by triton, which cuts nothing"),
     ],
 )
 def test_what_is_not_covered_is_refused(options, message):
@@ -180,6 +212,10 @@ def test_other_devices_are_refused(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr("pallas_kernels.dispatch.device_kind", lambda: "NVIDIA H200")
     config.check_device()
+    assert config.resolved_implementation() == "pallas"
+    for implementation in ("xla", {"rms_norm": "xla", "matmul": "pallas"}):
+        with pytest.raises(ValueError, match=r"batch-invariant with \w+ by xla on NVIDIA H200, only by pallas"):
+            dataclasses.replace(config, implementation=implementation).check_device()
     with pytest.raises(ValueError, match="on a CPU, and in bfloat16 on H100, .*, not in float32 on NVIDIA H200"):
         EngineConfig(dtype="float32", batch_invariant=True).check_device()
     monkeypatch.setattr("pallas_kernels.dispatch.device_kind", lambda: "NVIDIA A100")

@@ -10,6 +10,7 @@ import pytest
     [
         ("train_demo_model", ["--change", "streams=3"], "--change: must be fields of a run, as a JSON object"),
         ("train_demo_model", ["--change", '{"steams": 3}'], "unexpected keyword argument 'steams'"),
+        ("latency", ["--request", "250+0x75"], "--request: must be of the form 327+48x49, got '250+0x75'"),
         ("serve_load", ["--tokenizer", "."], "--tokenizer: .: no directory with tokenizer.json or tokenizer.json.xz"),
         ("train_demo_model", ["--change", '{"streams": "a"}'], "streams of a run has to be of type int"),
         ("start_up", ["--bundle", "nowhere"], "--bundle: nowhere: no such directory"),

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from experiments import floors
-from experiments.layer_launches import Launch, one_layer_of_each, ops_of, table
+from experiments.growing_state import launch_lines
+from experiments.layer_launches import Launch, by_name, one_layer_of_each, ops_of, table
 from experiments.model_sizes import SIZES
 from flide_jax.models.qwen3_5.config import LayerKind
 from pallas_kernels.trees import Request
@@ -92,3 +93,20 @@ def test_the_table_says_each_ops_time_once():
     recurrence = [line for line in lines if line.startswith("recurrence")]
     assert [len(line.split()) for line in recurrence] == [3, 3, 5] and recurrence[-1].split()[2] == "3.00"
     assert lines[-1].split()[:2] == ["all", "12.00"] and "12 launches" in lines[-1]
+
+
+def test_launches_of_a_step_beside_those_of_a_plain_request():
+    step, plain = (
+        by_name([Launch(*one) for one in launches], 2)
+        for launches in (
+            [("scan_1", 4.0), ("scatter_7", 3.0), ("scatter_9", 5.0), ("scan_2", 6.0)],
+            [("scan_1", 4.0), ("copy", 20.0), ("scan_3", 2.0), ("scan_4", 2.0)],
+        )
+    )
+    assert step == {"scan": (1.0, 5.0), "scatter": (1.0, 4.0)} and list(plain) == ["copy", "scan"]
+    lines = launch_lines({"size": "0.8B", "case": "launches", "step": step, "plain": plain}, least_us=2.0)
+    assert lines[0].endswith(": -5.0 us more than a plain request")
+    assert [line.split() for line in lines[1:]] == [
+        ["4.0", "us", "+1.0", "x", "scatter"],
+        ["-10.0", "us", "-0.5", "x", "copy"],
+    ]

@@ -35,7 +35,7 @@ ARGUMENTS = {
     "questions_per_state": "--repeats 1",
     "memory_use": "--capacities 128",
     "start_up": "--size 0.8B --capacities 256 --repeats 1",
-    "latency": "--repeats 2 --queued 2",
+    "latency": "--repeats 2 --queued 2 --workload race-one --request 250+1x75",
     "padding": "",
     "growing_state": "--repeats 1",
     "growing_state --replay": "1",
@@ -228,7 +228,8 @@ def test_start_up(run, two_layers):
 
 
 def test_latency(run, two_layers):
-    (record,) = run("latency")
+    record, own = run("latency")
+    assert own["workload"] == "250+1x75" and own["capacity"] == record["capacity"]
     assert (record["size"], record["workload"], record["dtype"]) == ("demo", "race-one", "float32")
     assert len(record["samples_ms"]) == 2 and list(record["queued"]) == ["2"] and "floor_ms" not in record
     assert 0 < record["host_ms"] < record["lone_ms"] and record["queued"]["2"] > 0

@@ -24,7 +24,7 @@ def test_readme_and_figure_are_made_of_the_committed_records(capsys):
 
 
 def lone(ms, **changes):
-    cell = {"size": "0.8B", "workload": "race-one", "implementation": None, "device": tables.CARD, "queued": {}}
+    cell = {"size": "0.8B", "workload": "race-one", "implementation": None, "device": records.CARD, "queued": {}}
     return cell | {"lone_ms": ms} | changes
 
 
@@ -85,9 +85,9 @@ def test_the_figure_prefers_the_card(results):
         rows = [{"questions": n, "ms": {"forked": n * ms}} for n in (1, 2)]
         return {"device": device, "size": "0.8B", "state": 9, "question": 1, "rows": rows}
 
-    results("questions_per_state", ran(tables.CARD, 5.0), ran("cpu", 700.0))
+    results("questions_per_state", ran(records.CARD, 5.0), ran("cpu", 700.0))
     drawn, shown = tables.figure()
-    assert shown["device"] == tables.CARD
+    assert shown["device"] == records.CARD
     assert ">5<" in drawn and ">20<" in drawn and "700" not in drawn
 
 

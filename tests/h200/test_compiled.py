@@ -10,15 +10,19 @@ from pallas_kernels.gated_norm import pallas as gated_norm
 from pallas_kernels.mosaic import MULTIPROCESSORS
 from pallas_kernels.segmented_conv import pallas as convolution
 from tests.h200.building import Build, Kernel, build, kernels_of, launched_of, reductions_of
-from tests.h200.programs import POOL_PAGES, POOL_SLOTS
+from tests.h200.programs import POOL_PAGES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CUDA's compiler is installed on Linux only")
 
 MIB = 2**20
 
 
-# Bytes that each kernel of some ops may store or load by spills, largest first. Fork attention of head size 256 fills
-# the registers with its sums and spills a few values; so does the scan of branches, where a slot may stand in a pool.
+# Bytes that each kernel of some ops may store or load by spills, largest first. No loop that multiplies, over the key
+# blocks of a unit or the chunks of a run, has any (as nvdisasm shows the code of ptxas 13.0, and of 13.5). Fork attention
+# of head size 256 fills the registers with its sums: the warpgroups that compute leave a few values in memory, which
+# they load once a unit, before and behind these loops. With cached keys so does the one that copies, with its 40
+# registers: 8 bytes beside each strip of keys or values of a masked block. The scan of branches, where a slot may stand
+# in a pool, loads one value behind its loop.
 OPS = {
     "fork_attention": (64, 64, 0, 0),
     "fork_attention resumed": (64, 0),
@@ -71,6 +75,7 @@ def test_a_forward_is_one_command_buffer():
     """As the engine compiles it: the host starts one thing a round, and every op is its Pallas kernel."""
     built = build("0.8B", GPU_COMPILER_OPTIONS)
     assert built.launched == ["kCommandBuffer"]
+    assert not built.copied  # no weight, and nothing else as a whole
     assert built.temporary_bytes <= TEMPORARIES
     # Convolution, solve and two scans, norm; queries, keys and attention at every row, and in the last layer, whose two
     # products begin elsewhere; the products of both mixers' inputs, of the last layer's two, of output, gate_up and
@@ -94,7 +99,7 @@ def test_a_growing_round_writes_its_pool_in_place():
     """One command buffer like a plain one, whose only pages and slots are those that the caller gave away."""
     built = build("0.8B growing", GPU_COMPILER_OPTIONS)
     assert built.launched == ["kCommandBuffer"]
-    assert not [shape for shape in built.copied if f"[{POOL_PAGES}," in shape or f"[{POOL_SLOTS}," in shape]
+    assert not built.copied
     assert built.temporary_bytes <= TEMPORARIES < POOL_PAGES * PAGE_ROWS * 2 * 256 * 2
 
 

@@ -1,12 +1,14 @@
 """What the benchmark measures and refuses to; no time is looked at."""
 
+import json
 import re
+from pathlib import Path
 
 import jax
 import pytest
 
 from pallas_kernels import bench
-from pallas_kernels.fork_attention import cases
+from pallas_kernels.fork_attention import api, cases
 
 
 def test_every_asked_case_is_measured_once(monkeypatch):
@@ -54,3 +56,28 @@ def test_only_what_cannot_run_is_a_row_with_an_error(monkeypatch):
 def test_without_a_gpu_it_says_so():
     with pytest.raises(RuntimeError, match="benchmarks need a GPU"):
         bench.trace_launches(lambda: jax.numpy.zeros(1))
+
+
+def test_records_go_to_the_file_of_the_checkout(monkeypatch, tmp_path, capsys):
+    figures = dict.fromkeys(("us", "us_floor", "tflops", "gbs", "launches"), 1.0) | {"largest": {"kernel": 1.0}}
+    monkeypatch.setattr(bench, "measure", lambda case, call: figures)
+    monkeypatch.setattr(bench, "device_kind", lambda: "a card")
+    assert bench.RECORDS == Path(__file__).parents[2] / "experiments/results/kernels.jsonl" and bench.RECORDS.is_file()
+    monkeypatch.setattr(bench, "RECORDS", tmp_path / "kernels.jsonl")
+    for _ in range(2):
+        bench.main(["fork_attention", "--case", "multirc", "--case", "multirc any values"])
+    records = [json.loads(line) for line in bench.RECORDS.read_text().splitlines()]
+    assert [record["case"] for record in records] == 2 * ["multirc", "multirc any values"]
+    assert records[0] | figures == records[0] and "commit" in records[0]
+    monkeypatch.setattr(bench, "RECORDS", tmp_path / "not there" / "kernels.jsonl")
+    bench.main(["fork_attention", "--case", "multirc"])
+    assert len(list(tmp_path.iterdir())) == 1 and "multirc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["multirc", "multirc any values"])
+def test_attention_is_told_that_values_are_finite_but_in_one_case(name, monkeypatch):
+    told = []
+    monkeypatch.setitem(api.IMPLEMENTATIONS, "xla", lambda query, *_, finite, **__: told.append(finite) or query)
+    operands = jax.eval_shape(cases.CASES[name].operands, jax.random.key(0))
+    jax.eval_shape(cases.caller(cases.CASES[name], "xla"), *operands)
+    assert told == [name == "multirc"]

@@ -110,7 +110,6 @@ def serving(engine: Engine | None, *, keys: Keys | None = None, limits: Limits |
     finally:
         server.stop()
         thread.join(30)
-        service.close()
         if device is not None:
             device.close()
     assert not thread.is_alive()

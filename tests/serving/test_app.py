@@ -4,6 +4,7 @@ import copy
 import gzip
 import json
 import logging
+import math
 from dataclasses import replace
 
 import pytest
@@ -91,6 +92,8 @@ def test_an_unknown_model_is_400(live):
 
 
 SECRET = "Mrs Robinson"
+SENTENCE = "患者の名前は山田太郎です"
+"""In a script without spaces, so that Python takes it for an identifier."""
 
 
 INVALID = {
@@ -112,6 +115,11 @@ INVALID = {
     "unknown type": (asked({"type": SECRET}), ["body", "questions", "q", "type"]),
     "unknown field": (asked({"type": "noul", "criterea": SECRET}), ["body", "questions", "q", "criterea"]),
     "text as a field": (asked({"type": "noul", SECRET: 1}), ["body", "questions", "q"]),
+    "a sentence as a type": (asked({"type": SENTENCE}), ["body", "questions", "q", "type"]),
+    "a sentence as a field": (asked({"type": "noul", SENTENCE: 1}), ["body", "questions", "q"]),
+    "a sentence beside the state": (asked(NOUL, **{SENTENCE: math.nan}), ["body"]),
+    "an infinity": (b'{"state": {"Mrs Robinson": 1e999}, "questions": {}}', ["body", "state"]),
+    "an infinity that is ignored": (b'{"state": "", "questions": {}, "x_nonce": [-1e999]}', ["body", "x_nonce"]),
     "no options": (asked({"type": "choice", "criteria": {}}), ["body", "questions", "q", "criteria"]),
     "256 options": (
         asked({"type": "choice", "criteria": {f"{SECRET}{i}": None for i in range(256)}}),
@@ -138,7 +146,8 @@ def test_an_invalid_request_is_422_with_its_place_and_none_of_its_text(live, nam
     (detail,) = found.json()["detail"]
     assert detail["loc"] == location
     assert isinstance(detail["msg"], str) and isinstance(detail["type"], str) and "input" not in detail
-    assert SECRET not in found.text + caplog.text
+    escaped = ascii(SENTENCE[0])[1:-1]
+    assert not any(text in found.text + caplog.text for text in (SECRET, SENTENCE, escaped))
 
 
 def test_a_request_that_is_too_long_is_400(live):
@@ -252,9 +261,35 @@ def test_a_batch_is_answered_in_order_each_on_its_own(live):
     assert found[4]["error"]["detail"][0]["loc"] == ["body"]
 
 
+SICK = {
+    "a key twice": (b'{"state": {"a": 1, "a": 1}, "questions": {"q": {"type": "noul"}}}', ["body", "state"]),
+    "NaN": (b'{"state": [NaN], "questions": {"q": {"type": "noul"}}}', ["body", "state"]),
+    "an infinity": (b'{"state": "", "questions": {"q": {"type": "noul"}}, "x_nonce": 1e999}', ["body", "x_nonce"]),
+    "a long integer": (b'{"state": [' + b"9" * 5_000 + b'], "questions": {"q": {"type": "noul"}}}', ["body", "state"]),
+    "deep": (b'{"state": ' + b"[" * 200 + b"]" * 200 + b', "questions": {"q": {"type": "noul"}}}', ["body", "state"]),
+    "itself twice": (b'{"state": "", "state": "", "questions": {"q": {"type": "noul"}}}', ["body", "state"]),
+    "no object": (b"NaN", ["body"]),
+}
+
+
+def test_what_is_wrong_inside_one_request_of_a_batch_fails_it_alone(live):
+    well = json.dumps(ASKED).encode()
+    requests = [body for sick, _ in SICK.values() for body in (sick, well)]
+    found = live.client.post("/v1/systemone/batch", content=b'{"requests": [' + b",".join(requests) + b"]}")
+    assert found.status_code == 200, found.text
+    answered = found.json()["responses"]
+    assert all("answers" in one for one in answered[1::2])
+    for name, one in zip(SICK, answered[0::2], strict=True):
+        assert (one["error"]["status"], one["error"]["detail"][0]["loc"]) == (422, SICK[name][1]), name
+
+
 @pytest.mark.parametrize(
     ("body", "location"),
     [
+        (b'{"requests": [0], "requests": [0]}', ["body", "requests"]),
+        (b'{"requests": [0], "x_nonce": NaN}', ["body", "x_nonce"]),
+        (b'{"requests": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}", ["body"]),  # which no reader gets through
+        (b"[NaN]", ["body"]),
         (b"[]", ["body"]),
         (b"{", ["body"]),
         (b"{}", ["body", "requests"]),

@@ -8,7 +8,8 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flide_jax.serving.bodies import ClientLeftError, read_body, unpack
+from flide_jax.serving import bodies
+from flide_jax.serving.bodies import MOST_FRAMES, ClientLeftError, read_body, unpack
 from flide_jax.serving.refusals import Refusal
 
 LIMIT = 1_000
@@ -24,6 +25,28 @@ def test_unpacks_what_was_packed(body, encoding):
 def test_unpacks_several_frames(encoding):
     pack = PACK[encoding]
     assert unpack(pack(b"one") + pack(b"") + pack(b"two"), encoding, limit=LIMIT) == b"onetwo"
+
+
+@pytest.mark.parametrize("encoding", PACK)
+def test_many_frames_are_refused_before_they_are_unpacked(encoding, monkeypatch):
+    """What follows a frame is copied for it: a hundred thousand of them would be copied for half a minute."""
+    created: list[object] = []
+
+    def counting(create):
+        def created_and_counted(*arguments, **options):
+            created.append(create)
+            return create(*arguments, **options)
+
+        return created_and_counted
+
+    monkeypatch.setattr(bodies.zlib, "decompressobj", counting(bodies.zlib.decompressobj))
+    monkeypatch.setattr(bodies.zstd, "ZstdDecompressor", counting(bodies.zstd.ZstdDecompressor))
+    empty = PACK[encoding](b"")
+    with pytest.raises(Refusal) as refused:
+        unpack(empty * 100_000, encoding, limit=LIMIT)
+    assert (refused.value.status, refused.value.detail[0]["loc"]) == (422, ["body"])
+    assert len(created) == MOST_FRAMES
+    assert unpack(empty * (MOST_FRAMES - 1) + PACK[encoding](b"{}"), encoding, limit=LIMIT) == b"{}"
 
 
 def test_a_body_without_encoding_is_what_it_is():

@@ -23,6 +23,8 @@ from flide_jax.serving import refusals
         (("questions", "an id", "criteria", 2, "SECRET"), ["questions", "an id", "criteria", 2]),
         (("requests", 4, "state", "SECRET"), ["requests", 4, "state"]),
         (("model",), ["model"]),
+        (("questions", "an id", "患者の名前は山田太郎です"), ["questions", "an id"]),
+        (("患者の名前は山田太郎です",), []),
         (("some SECRET",), []),
     ],
 )

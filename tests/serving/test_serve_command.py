@@ -23,8 +23,13 @@ import flide_jax
 from flide_jax.cli import main
 from flide_jax.engine import Engine
 from flide_jax.models.checkpoint_files import CheckpointError
+from flide_jax.prompts.plan import Plan
+from flide_jax.prompts.planner import Planner
+from flide_jax.request import Request
 from flide_jax.serving.server import listen
+from tests.serving.asked import NOUL, asked
 
+LONG = "word " * 5_000
 EXAMPLE = Path(flide_jax.__file__).parent / "demo" / "examples" / "support.json"
 COMMAND = [sys.executable, "-m", "flide_jax", "serve", "--demo", "--port", "0", "--capacities", "256"]
 
@@ -183,6 +188,8 @@ def test_a_second_interrupt_ends_it_at_once(served, held, monkeypatch):
     def end(status: int) -> None:
         ends.append(status)
         device.release()  # The process goes on, so the request has to end.
+        if status == 0:
+            raise SystemExit(0)
 
     monkeypatch.setattr("flide_jax.serving.server.end_at_once", end)
 
@@ -198,7 +205,47 @@ def test_a_second_interrupt_ends_it_at_once(served, held, monkeypatch):
             asked.result(30)
 
     served(lambda: engine, client)
-    assert ends == [130]
+    assert ends == [130, 0]
+
+
+def test_it_does_not_wait_for_work_that_nobody_waits_for(served, tiny_engine, monkeypatch):
+    """When it is told to end, the compiler and a planner's thread are busy for clients that have given up."""
+    ends: list[int] = []
+    begun, done = {"compile", "plan"}, []
+    leave = threading.Event()
+
+    def end(status: int) -> NoReturn:
+        ends.append(status)
+        raise SystemExit(status)
+
+    def work(name: str) -> None:
+        begun.discard(name)
+        leave.wait(20)
+        done.append(name)
+
+    class Busy(Planner):
+        def plan(self, request: Request) -> Plan:
+            if request.state == LONG:
+                work("plan")
+            return super().plan(request)
+
+    engine, known = copy.copy(tiny_engine), tiny_engine.planner
+    engine.planner = Busy(known.prompt_format, known.max_tokens, known.max_request_tokens)
+    engine.prepare = lambda plan: work("compile")
+    monkeypatch.setattr("flide_jax.serving.server.end_at_once", end)
+
+    def client(url: str) -> None:
+        until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        many = {f"q{number}": NOUL for number in range(100)}
+        for body in ({"state": "", "questions": many}, asked(NOUL) | {"state": LONG}):
+            found = httpx.post(f"{url}/v1/systemone", json=body, headers={"x-request-timeout-ms": "300"})
+            assert found.status_code == 504
+        until(lambda: not begun)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    status, _ = served(lambda: engine, client)
+    assert (status, ends, done) == (0, [0], [])
+    leave.set()
 
 
 def test_a_model_that_cannot_be_used_ends_it_with_a_message(served):

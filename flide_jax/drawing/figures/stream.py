@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from flide_jax.drawing.figures.style import GREY, INK, PALE, STATE, Picture, of_branch, panels, styled
+from flide_jax.drawing.figures.style import GREY, INK, PALE, STATE, Picture, of_branch, panels, printable, styled
 from flide_jax.drawing.text import one_line
 from flide_jax.layout import Capacity, Stream
 
@@ -44,7 +44,7 @@ def _draw_pieces(axes: Axes, stream: Stream, capacity: Capacity, names: Sequence
         is_state = stream.piece_parent[piece] < 0
         axes.broken_barh([(begin, length)], (0, 1), facecolor=_colour(stream, piece), edgecolor="white")
         label = f"state {piece}" if stream.requests > 1 else "state"
-        name = label if is_state else one_line(names[piece - stream.requests], limit=18).plain
+        name = label if is_state else printable(one_line(names[piece - stream.requests], limit=18).plain)
         if length * 45 > capacity.tokens:  # names of shorter ones would stand over each other
             axes.text(begin + 1, 1.12, name, fontsize=8, ha="left", va="bottom", rotation=32, rotation_mode="anchor")
             axes.text(begin + length / 2, 0.5, str(length), color="white", ha="center", va="center", weight="bold")

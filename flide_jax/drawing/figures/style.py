@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -79,11 +80,7 @@ def of_branch(number: int) -> str:
     return BRANCHES[number % len(BRANCHES)]
 
 
-def bare(axes: Axes, *sides: str) -> None:
-    """Remove the lines and ticks of some sides."""
-    for side in sides:
-        axes.spines[side].set_visible(False)
-        if side in ("bottom", "top"):
-            axes.set_xticks([])
-        else:
-            axes.set_yticks([])
+def printable(text: str) -> str:
+    """The text with a box for every character that the figures' font has not; matplotlib would warn of each."""
+    known = font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
+    return "".join(character if ord(character) in known else "\u25a1" for character in text)
