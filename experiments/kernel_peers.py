@@ -23,7 +23,6 @@ Records go to `results/kernel_peers.jsonl`.
 
 import argparse
 import functools
-import importlib.metadata
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +45,8 @@ DEVICE = "cuda"  # PyTorch's name of the accelerator
 LAYERS = 16
 REPEATS = 10
 CASES = ("multirc", "quality-all")
+# What the peers are made of.
+PACKAGES = ("torch", "triton", "flash-linear-attention", "jax-triton", "nvidia-cudnn-cu13")
 
 type Row = dict[str, Any]
 type Measurement = tuple[Row, Callable[[], Row]]  # who and under which mask, and what measures it
@@ -295,18 +296,7 @@ def main(arguments: list[str] | None = None) -> None:
             for row in rows(op, computable(op)[name], options.implementation or ["pallas"]):
                 figures = (f"{key} {value:.4g}" if isinstance(value, float) else value for key, value in row.items())
                 print(op, name, *figures, flush=True)
-                records.append(options, {"op": op, "case": name, **row, "packages": _packages()})
-
-
-def _packages() -> dict[str, str]:
-    """Versions of what the peers are made of, as far as installed."""
-    found = {}
-    for package in ("torch", "triton", "flash-linear-attention", "jax-triton", "nvidia-cudnn-cu13"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+                records.append(options, {"op": op, "case": name, **row, "packages": records.packages(*PACKAGES)})
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 One state, and 1 to 64 questions about it, new tokens each time (the paper's Figure 5a): forked; every question as a
 text of its own, in shared rounds; the state once and kept, then every question behind it in rounds of their own, as a
-server with a prefix cache does it; and multi-item scoring, whose answers are others (`multi_item_scoring`). Random
-weights at a true size of Qwen3.5, or the demo model (the default on a CPU).
+server with a prefix cache does it; multi-item scoring, whose answers are others (`multi_item_scoring`); and where torch
+is installed every question as a text of its own by transformers (`whole_texts`), in batches as large as our rounds.
+Random weights at a true size of Qwen3.5, or the demo model (the default on a CPU).
 
-Predictions, 0.8B on one H200, a state of 1,000 tokens and questions of 50: one question takes as long in every way;
-forked, 64 questions take 3 times as long as one, as texts of their own 30 times; the kept state stays 2 ms behind, by
-its second pass. Multi-item scoring is no faster than forking.
+Predictions, 0.8B on one H200, a state of 1,000 tokens and questions of 50: one question takes as long in every way of
+ours; forked, 64 questions take 3 times as long as one, as texts of their own 30 times; the kept state stays 2 ms
+behind, by its second pass. Multi-item scoring is no faster than forking. By transformers a text alone takes ten times
+as long as forked, and 64 three times as long as texts of their own here.
 How to read the result: medians of milliseconds from the plan to label logits on the host; `tokens` is what the forked
 pass reads. In the small size all rounds have one capacity, so that only their number shows.
 
@@ -17,6 +19,7 @@ Run as `python -m experiments.questions_per_state`: 0.8B on an accelerator. Reco
 
 import argparse
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -26,13 +29,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import records
+from experiments import records, whole_texts
 from experiments.arguments import positive
 from experiments.known_answers import reordered
 from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.multi_item_scoring import WAYS, Passes
 from experiments.random_requests import random_plan
+from experiments.whole_texts import WholeTexts
 from flide_jax.checkpoints import Placement
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
@@ -42,6 +46,8 @@ from flide_jax.layout import Capacity, Demand, Ladder, capacities_of_rounds
 from flide_jax.prompts.plan import Plan
 from pallas_kernels.trees import Request
 
+TRANSFORMERS = "transformers"
+CHOICES = ("forked", "texts", "kept state", "multi-item", TRANSFORMERS)
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 DELIMITER = 1
 STEP = 64  # of the rungs
@@ -78,7 +84,11 @@ SMALL = Scale(state=200, question=12, counts=(1, 8), largest=512)
 class Bench:
     """The executables of a model that the ways need: of plain rounds and of growing ones.
 
-    Those of multi-item scoring are compiled when they are first called.
+    Those of multi-item scoring are compiled, and the weights of transformers drawn, when they are first called.
+
+    Attributes:
+        ways: what answers a plan, by name.
+        left_out: why another is not among them.
     """
 
     def __init__(self, size: str, config: EngineConfig) -> None:
@@ -96,6 +106,10 @@ class Bench:
             "kept state": self.behind_the_state,
             "multi-item": lambda plan: self.passes.logits(plan, WAYS["multi-item scoring"]),
         }
+        self.left_out = {TRANSFORMERS: reason} if (reason := whole_texts.left_out(size)) else {}
+        if not self.left_out:
+            texts = functools.cache(lambda: WholeTexts(made.architecture, most_tokens=config.ladder().largest.tokens))
+            self.ways[TRANSFORMERS] = lambda plan: texts().logits(plan)
 
     def behind_the_state(self, plan: Plan) -> None:
         """The state with its first question, which leaves the state; then all others, which resume it."""
@@ -147,7 +161,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", choices=[DEMO, *SIZES], default=DEMO if on_cpu else "0.8B")
-    parser.add_argument("--way", action="append", choices=["forked", "texts", "kept state", "multi-item"])
+    parser.add_argument("--way", action="append", choices=CHOICES, help="all that can run by default")
     parser.add_argument("--repeats", type=positive, default=2 if on_cpu else 10)
     parser.add_argument("--results", type=Path, default=records.RESULTS / "questions_per_state.jsonl")
     options = parser.parse_args(arguments)
@@ -162,7 +176,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     }
     bench.compile([plans[0] for plans in asked.values()])
     rows = []
-    ways = options.way or list(bench.ways)
+    ways = [way for way in options.way or CHOICES if way not in bench.left_out]
+    for way, reason in bench.left_out.items():
+        print(f"{way}: left out, {reason}")
     print(f"{'questions':>9}{'tokens':>8}", *(f"{way:>11}" for way in ways))
     for count, plans in asked.items():
         samples = {way: bench.milliseconds(way, plans) for way in ways}
@@ -175,6 +191,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "question": scale.question,
         "dtype": bench.program.dtype.name,
         "rows": rows,
+        "left_out": bench.left_out,
+        "packages": records.packages(*whole_texts.PACKAGES),
     }
     return records.append(options, record, config=config)
 

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -40,6 +41,17 @@ def resolved(config: EngineConfig) -> dict:
     """The fields of a config as JSON has them, with the dtype and the capacities that it means on this backend."""
     capacities = [capacity.tokens for capacity in config.ladder().capacities]
     return plain(dataclasses.asdict(config) | {"dtype": config.resolved_dtype().name, "capacities": capacities})
+
+
+def packages(*names: str) -> dict[str, str]:
+    """Their versions, as far as installed."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def read(path: Path) -> list[dict]:

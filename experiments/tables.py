@@ -27,6 +27,7 @@ WAYS = {
     "forked": "forked",
     "kept state": "the state kept, then each question",
     "multi-item": "multi-item scoring",
+    "transformers": "texts of their own, by transformers",
 }
 
 

@@ -6,13 +6,17 @@ Usage:
     python -m experiments.workloads.build multirc MultiRC/val.jsonl > multirc.jsonl
     python -m experiments.workloads.build quality QuALITY.dev --rows 115 > quality_all.jsonl
     python -m experiments.workloads.build quality QuALITY.dev --questions each --tokens 3600 --tokenizer DIR > cut.jsonl
-    python -m experiments.workloads.build intents clinc150.json --rows 44 >> di_like.jsonl    (also services, mmlu, bbh)
+    python -m experiments.workloads.build quality QuALITY.dev --rows 15 > quality_15.jsonl
+    python -m experiments.workloads.build services SGD/test --rows 385 > di_like.jsonl
+    python -m experiments.workloads.build bbh BBH --rows 125 >> di_like.jsonl
+    python -m experiments.workloads.build mmlu MMLU/test --rows 110 >> di_like.jsonl
+    python -m experiments.workloads.build intents clinc150.json --rows 44 >> di_like.jsonl
     python -m experiments.workloads.build agent-steps TRAJECTORIES > steps.jsonl
     python -m experiments.workloads.build profile multirc.jsonl --tokenizer DIR > multirc.json
 
 The formats of the files are said in `builders`. A profile is [[tokens of the state, [tokens of each question, ..]],
 ..], with the tokenizer and chat template of a checkpoint directory; those of `profiles/` stand in where there is no
-data.
+data, and `profiles/README.md` says how near these commands come to them.
 """
 
 import argparse

@@ -6,14 +6,18 @@ and only near. How to read the result: means over the requests; `saved` is how m
 forks.
 
 Run as `python -m experiments.workloads.table2`; exits with 1 unless MultiRC agrees. `multirc_table2` counts the texts.
+Records go to `results/table2.jsonl`.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments import records
 from experiments.random_requests import PROFILES, read_profile
 from experiments.workloads.multirc_table2 import PAPER
 from pallas_kernels.trees import Request
@@ -40,8 +44,11 @@ def agrees(found: dict[str, float]) -> bool:
     return all(f"{found[name]:.1f}" == f"{value:.1f}" for name, value in PAPER.items())
 
 
-def main() -> dict[str, Any]:
-    """Prints a table."""
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Prints a table and appends one record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--results", type=Path, default=records.RESULTS / "table2.jsonl")
+    options = parser.parse_args(arguments)
     found = {path.stem: means(read_profile(path)) for path in sorted(PROFILES.glob("*.json"))}
     print(f"{'':24}{'requests':>9}{'questions':>10}{'state':>10}{'stream':>10}{'as texts':>11}{'saved':>7}")
     for name, row in found.items():
@@ -51,8 +58,8 @@ def main() -> dict[str, Any]:
             f"{row['as sequences']:11.1f}{saved:7.1f}"
         )
     print(f"{'multirc in the paper':43}" + "".join(f"{PAPER[name]:{width}.1f}" for name, width in WIDTHS.items()))
-    return found
+    return records.append(options, {"profiles": found, "agrees": agrees(found["multirc"])}, seed=None)
 
 
 if __name__ == "__main__":
-    sys.exit(0 if agrees(main()["multirc"]) else 1)
+    sys.exit(0 if main()["agrees"] else 1)

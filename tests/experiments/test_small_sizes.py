@@ -8,10 +8,24 @@ import subprocess
 import numpy as np
 import pytest
 
-from experiments import ablation, exactness, latency, measured_model, random_checkpoint, records, rivals, serve_load
+from experiments import (
+    ablation,
+    exactness,
+    latency,
+    measured_model,
+    questions_per_state,
+    random_checkpoint,
+    records,
+    rivals,
+    serve_load,
+    whole_texts,
+)
+from experiments.known_answers import reordered
 from experiments.model_sizes import SIZES
+from experiments.random_requests import random_plan
 from flide_jax.engine import EngineConfig
 from flide_jax.engine.model_directory import describe
+from pallas_kernels.trees import Request
 
 ARGUMENTS = {
     "exactness": "--trees 1 --seed 9",
@@ -181,7 +195,25 @@ def test_questions_per_state(run, two_layers):
     (record,) = run("questions_per_state")
     for row in record["rows"]:
         assert row["tokens"] == record["state"] + row["questions"] * record["question"]
-        assert list(row["ms"]) == ["forked", "texts", "kept state", "multi-item"] and min(row["ms"].values()) > 0
+        assert tuple(row["ms"]) == questions_per_state.CHOICES and min(row["ms"].values()) > 0
+    assert record["left_out"] == {} and set(record["packages"]) >= {"torch", "transformers"}
+
+
+def test_what_transformers_cannot_do_here_is_said(monkeypatch):
+    assert whole_texts.left_out("0.8B") == "torch has no accelerator here, and a true size takes hours on a CPU"
+    monkeypatch.setattr(whole_texts.importlib.util, "find_spec", lambda name: None if name == "torch" else name)
+    assert whole_texts.left_out("demo") == "torch not installed"
+
+
+def test_transformers_answers_every_question_as_a_text_of_its_own(tiny_model):
+    architecture = describe(tiny_model).architecture
+    plan = random_plan(Request(9, [4, 4, 4]), np.random.default_rng(0), vocabulary=architecture.vocabulary)
+    texts = whole_texts.WholeTexts(architecture, most_tokens=26)
+    found = texts.logits(plan)
+    assert found.shape == (3, measured_model.LABELS)
+    for row, index in zip(found, range(3), strict=True):
+        np.testing.assert_allclose(texts.logits(reordered(plan, [index])), row[None], atol=1e-5)
+    assert not np.allclose(found[0], found[1])
 
 
 def test_memory_use(run):

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from experiments.workloads import build, builders, table2
+from experiments import records
+from experiments.workloads import build, builders, multirc_table2, table2
 from experiments.workloads.system_one import system_one
 from flide_jax.engine.model_directory import demo_directory
 from flide_jax.prompts.format import PromptFormat
@@ -142,10 +143,22 @@ def test_tokens_need_a_tokenizer(releases, capsys):
     assert "--tokenizer" in capsys.readouterr().err
 
 
-def test_the_profile_of_multirc_has_the_tokens_of_the_paper(capsys):
-    assert table2.agrees(table2.main()["multirc"])
+def test_the_profile_of_multirc_has_the_tokens_of_the_paper(tmp_path, capsys):
+    record = table2.main(["--results", str(tmp_path / "results.jsonl")])
+    assert record["agrees"] and records.newest(tmp_path / "results.jsonl") == record
+    assert record["profiles"]["multirc"]["requests"] == 83 and record["seed"] is None
     assert not table2.agrees(table2.means([Lengths(327, [49])]))
     assert "multirc in the paper" in capsys.readouterr().out
+
+
+def test_texts_of_other_lengths_are_recorded_and_do_not_agree(tmp_path):
+    workload, results = tmp_path / "workload.jsonl", tmp_path / "results.jsonl"
+    workload.write_text(json.dumps({"state": "It rains.", "questions": 2 * [builders.yes_no("Is it wet?", True)]}))
+    arguments = [str(workload), str(demo_directory()), "--results", str(results)]
+    assert multirc_table2.main(arguments) == 1
+    record = records.newest(results)
+    assert not record["agrees"] and record["requests"] == 1 and record["arguments"]["workload"] == workload.name
+    assert record["texts"]["as sequences"] - record["texts"]["stream"] == record["texts"]["state"]
 
 
 @pytest.mark.parametrize("program", ["build race", "system_one", "multirc_table2"])

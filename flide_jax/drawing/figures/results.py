@@ -36,7 +36,7 @@ _PARTS = {
     "void cutlass": "products",
 }
 _REST = "everything else"
-_WAYS = dict(zip(("forked", "texts", "kept state", "multi-item"), (BLUE, ORANGE, GREEN, PURPLE), strict=True))
+_WAYS = {"forked": BLUE, "texts": ORANGE, "kept state": GREEN, "multi-item": PURPLE, "transformers": GREY}
 
 
 def latest(records: Iterable[Record], keys: Sequence[str], *, having: Sequence[str]) -> dict[tuple[Any, ...], Record]:
