@@ -11,8 +11,10 @@ without history that has as many tokens as the step computes; `original_ms` the 
 card. `--trace` tells what a GPU launches for a step that it does not for the plain request, without the gaps between.
 
 Run as `python -m experiments.growing_state`; `--replay` runs the agents of `profiles/sweagent_demos.json` instead, of
-the demo model at an eighth of their lengths.
-Records go to `results/growing_state.jsonl`.
+the demo model at an eighth of their lengths. With `--demonstrations PATH --tokenizer DIR` these are the texts of
+SWE-agent's demonstrations, a directory of trajectories or the rows of `workloads.build agent-steps`. Predicted for
+these, in tokens of Qwen3.5: of 1,079,296 state tokens of 209 steps 154,501 are computed, and every later step of an
+agent resumes. Records go to `results/growing_state.jsonl`.
 """
 
 import argparse
@@ -28,15 +30,17 @@ import jax
 import numpy as np
 
 from experiments import records
-from experiments.arguments import implementation, positive, positive_number
+from experiments.arguments import existing_path, implementation, positive, positive_number, tokenizer_directory
 from experiments.layer_launches import Launch, by_name
 from experiments.measured_model import DEMO, model, parameters
 from experiments.model_sizes import SIZES
 from experiments.random_requests import PROFILES, random_plan, read_profile
+from experiments.workloads.agents import read_agents
 from flide_jax.checkpoints import BudgetError, Placement
 from flide_jax.engine import serialised
 from flide_jax.engine.config import EngineConfig
 from flide_jax.engine.executables import Executables
+from flide_jax.engine.model_directory import demo_directory
 from flide_jax.engine.program import precision
 from flide_jax.layout import Demand
 from flide_jax.models.params import total_bytes
@@ -189,13 +193,16 @@ class Bench:
             "samples_ms": [round(1e3 * seconds, 3) for seconds, _ in found],
         }
 
-    def replay(self, agents: Sequence[Sequence[Request]]) -> dict[str, Any]:
+    def random_agents(self, lengths: Sequence[Sequence[Request]]) -> list[list[Plan]]:
+        """Agents whose steps are as long as these, of random tokens."""
+        agents = [Agent(self.vocabulary, seed=number) for number in range(len(lengths))]
+        pairs = zip(agents, lengths, strict=True)
+        return [[agent.plan(step.state, step.branches) for step in steps] for agent, steps in pairs]
+
+    def replay(self, agents: Sequence[Sequence[Plan]]) -> dict[str, Any]:
         """The steps of some agents, one agent after another; with checkpoints and without."""
         self.run.growing.clear()  # type: ignore[union-attr]
-        plans = []
-        for number, steps in enumerate(agents):
-            agent = Agent(self.vocabulary, seed=number)
-            plans += [agent.plan(step.state, step.branches) for step in steps]
+        plans = [plan for steps in agents for plan in steps]
         self.compile_replay(agents)
         for warm in range(2):  # every executable has run twice
             found = [self.seconds(plan) for plan in plans]
@@ -208,6 +215,11 @@ class Bench:
             "case": f"replay of {len(agents)} agents",
             "steps": len(plans),
             "tokens": sum(plan.tokens for plan in plans),
+            "state_tokens": sum(plan.state.size for plan in plans),
+            "resumed_tokens": sum(resumed for _, resumed in found),
+            "later_steps": len(later),
+            "later_steps_resumed": sum(found[index][1] > 0 for index in later),
+            "resumed_share": statistics.median(found[index][1] / plans[index].state.size for index in later),
             "computed_tokens": sum(plan.tokens - resumed for plan, (_, resumed) in zip(plans, found, strict=True)),
             "step_ms": 1e3 * statistics.median(found[index][0] for index in later),
             "whole_ms": 1e3 * statistics.median(whole[index] for index in later),
@@ -218,16 +230,16 @@ class Bench:
             "whole_samples_ms": [round(1e3 * seconds, 3) for seconds in whole],
         }
 
-    def compile_replay(self, agents: Sequence[Sequence[Request]]) -> None:
+    def compile_replay(self, agents: Sequence[Sequence[Plan]]) -> None:
         """What the steps of these agents run in, as far as their lengths tell."""
         grown: list[Plan] = []
         for steps in agents:
             known = 0
             for step in steps:
-                grown.append(sized(max(1, step.state - known), step.branches))
-                known = step.state - self.scale.placement.margin
+                grown.append(sized(max(1, step.state.size - known), step.branch_lengths.tolist()))
+                known = max(0, step.state.size - self.scale.placement.margin)
         self.compile(grown, growing=True)
-        self.compile([sized(step.state, step.branches) for steps in agents for step in steps], growing=False)
+        self.compile([without(step) for steps in agents for step in steps], growing=False)
 
     def memory(self) -> dict[str, Any]:
         """Bytes of what is kept."""
@@ -275,10 +287,27 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         "--replay", type=positive, nargs="?", const=19, default=0, metavar="AGENTS", help="19 by default"
     )
     parser.add_argument("--trace", action="store_true", help="first the launches of a step and of a plain request")
+    parser.add_argument(
+        "--demonstrations", type=existing_path, metavar="PATH", help="with --replay: of agents, as texts"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=tokenizer_directory,
+        default=demo_directory(),
+        help="of the texts: a directory with tokenizer.json, or .json.xz; the demo model's by default",
+    )
     parser.add_argument("--checkpoint-gb", type=positive_number, default=0.5 if on_cpu else 8.0)
     parser.add_argument("--implementation", type=implementation, help='by op, in JSON: {"segmented_gdn": "xla"}')
     parser.add_argument("--results", type=Path, default=records.RESULTS / "growing_state.jsonl")
     options = parser.parse_args(arguments)
+    if options.demonstrations is not None and not options.replay:
+        parser.error("--demonstrations are what --replay runs")
+    texts = None
+    if options.demonstrations is not None:
+        try:
+            texts = read_agents(options.demonstrations, options.tokenizer)
+        except ValueError as error:
+            parser.error(f"--demonstrations: {error}")
     found = []
     print(f"{'':26}", *(f"{title:>9}" for title in ("step ms", "whole", "plain", "original", "computed")))
     for size in options.size or ([DEMO] if on_cpu else ["0.8B", "4B"]):
@@ -293,7 +322,11 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         except BudgetError as error:
             parser.error(f"--checkpoint-gb: {error}")
         if options.replay:
-            rows = [bench.replay(profile(scale.replayed)[: options.replay])]
+            agents = (bench.random_agents(profile(scale.replayed)) if texts is None else texts)[: options.replay]
+            if (largest := max(int(step.state.max()) for steps in agents for step in steps)) >= bench.vocabulary:
+                parser.error(f"--tokenizer: token {largest} is none of the {bench.vocabulary} of {size}")
+            rows = [bench.replay(agents)]
+            print(_resumed(rows[0]))
         else:
             rows = [bench.steps(history, repeats=options.repeats) for history in bench.scale.histories]
             near, far = rows
@@ -331,6 +364,15 @@ def launch_lines(row: dict[str, Any], *, least_us: float = 3.0) -> list[str]:
         if abs(us) >= least_us:
             lines.append(f"{us:10.1f} us {count:+7.1f} x  {name[:80]}")
     return lines
+
+
+def _resumed(row: dict[str, Any]) -> str:
+    computed = row["state_tokens"] - row["resumed_tokens"]
+    return (
+        f"{computed:,} of {row['state_tokens']:,} state tokens are computed with checkpoints, all of them without; "
+        f"{row['later_steps_resumed']} of {row['later_steps']} later steps resume, "
+        f"{row['resumed_share']:.0%} of their state at the median"
+    )
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -46,6 +46,12 @@ def write_checkpoint(directory: Path, size: str, tokenizer: Path) -> None:
     directory.mkdir(parents=True)
     config = SIZES[size]
     (directory / "config.json").write_text(json.dumps(config_json(config)))
+    write_tokenizer(directory, tokenizer)
+    save_file(_tensors(config), directory / "model.safetensors")
+
+
+def write_tokenizer(directory: Path, tokenizer: Path) -> None:
+    """A tokenizer from a directory with `tokenizer.json` or `.json.xz`, and the template of the shipped model."""
     packed = tokenizer / "tokenizer.json.xz"
     if packed.is_file():
         with lzma.open(packed) as source, (directory / "tokenizer.json").open("wb") as target:
@@ -53,7 +59,6 @@ def write_checkpoint(directory: Path, size: str, tokenizer: Path) -> None:
     else:
         shutil.copyfile(tokenizer / "tokenizer.json", directory / "tokenizer.json")
     shutil.copyfile(demo_directory() / "chat_template.jinja", directory / "chat_template.jinja")
-    save_file(_tensors(config), directory / "model.safetensors")
 
 
 def _tensors(config: Qwen35Config) -> dict[str, np.ndarray]:

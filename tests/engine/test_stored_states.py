@@ -208,12 +208,14 @@ class TestRefusals:
             other.restore_checkpoints(copy)
 
     def test_a_truncated_array_is_one_error(self, other, copy, monkeypatch):
+        """Of other arrays that are on their way at that moment, threads of orbax would say more; at some moments."""
         file = max((copy / "arrays").rglob("*"), key=lambda file: file.stat().st_size)
-        file.write_bytes(file.read_bytes()[: file.stat().st_size // 8])
-        unraisable: list = []
+        content, unraisable = file.read_bytes(), []
         monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-        with pytest.raises(StoredStatesError, match="cannot be read"):
-            other.restore_checkpoints(copy)
+        for part in np.linspace(0.1, 0.9, 9):
+            file.write_bytes(content[: int(part * len(content))])
+            with pytest.raises(StoredStatesError, match="cannot be read"):
+                other.restore_checkpoints(copy)
         time.sleep(0.1)  # what reads on in threads
         assert not unraisable
 
