@@ -1,4 +1,4 @@
-"""An engine, compiled once for the tests of this folder, and servers of it."""
+"""Engines, compiled once for the tests of this folder, and servers of them."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,14 @@ from tests.serving.live import Live, serving
 def tiny_engine(tiny_model) -> Engine:
     """float32, with capacities for few and for many requests; of random weights."""
     engine = Engine.load(tiny_model, EngineConfig(dtype="float32", capacities=(256, 1_024)))
+    list(engine.prepare_all())
+    return engine
+
+
+@pytest.fixture(scope="session")
+def demo_engine() -> Engine:
+    """The model that ships, with the same capacities: answers that differ from each other."""
+    engine = Engine.demo(EngineConfig(dtype="float32", capacities=(256, 1_024)))
     list(engine.prepare_all())
     return engine
 
