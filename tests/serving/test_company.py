@@ -11,7 +11,6 @@ import httpx
 import numpy as np
 import pytest
 
-from flide_jax.checkpoints import Placement
 from flide_jax.engine import Engine, EngineConfig
 from flide_jax.engine.executables import Started
 from flide_jax.prompts.plan import Plan
@@ -108,15 +107,6 @@ def test_a_batch_invariant_server_gives_everyone_the_bytes_of_being_alone(invari
     assert len(set(alone)) == 16
 
 
-@pytest.fixture(scope="module")
-def growing_engine(tiny_model) -> Engine:
-    placement = Placement(shortest=40, margin=8, step=8, reach=64)
-    config = EngineConfig(dtype="float32", capacities=(512,), checkpoint_bytes=60_000_000, placement=placement)
-    engine = Engine.load(tiny_model, config)
-    list(engine.prepare_all())
-    return engine
-
-
 def story(name: str) -> dict:
     state = " ".join(f"On day {day} {name} sent the lamp back." for day in range(1, 5))
     return {"state": state, "questions": {"urgent": NOUL, "next": CHOICE}}
@@ -127,13 +117,14 @@ def test_a_token_without_a_number_fails_who_uses_it_alone_and_leaves_no_checkpoi
     tokens = [set(growing_engine.plan(read_request(body).request).state.tolist()) for body in bodies]
     bad = tokens[0] - tokens[1] - tokens[2]
     assert bad
-    executables = copy.copy(growing_engine.executables)
-    growing_engine.executables = executables
+    engine = copy.copy(growing_engine)
+    engine.executables = executables = copy.copy(engine.executables)
     embedding, *others = healthy = executables.params
     store = executables.growing.store
-    with watched(growing_engine) as server:
+    engine.clear_checkpoints()
+    with watched(engine) as server:
         alone = [server.ask(body).json() for body in well]
-        growing_engine.clear_checkpoints()
+        engine.clear_checkpoints()
         executables.params = (embedding.at[np.array(sorted(bad))].set(np.nan), *others)
         batch = {"requests": bodies}
         (found,) = server.together(

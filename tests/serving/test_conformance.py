@@ -1,5 +1,5 @@
-"""The public suite for servers of System One, and the official client, against a server of the model that ships; without a
-key, which is the same but for the headers, against one of a tiny model."""
+"""The public suite for servers of System One, and the official client, against a server of the model that ships. Where
+it asks for no key, which is the same but for a header, it is one of a tiny model."""
 
 import json
 from collections.abc import Iterator
