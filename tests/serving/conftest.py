@@ -1,10 +1,11 @@
-"""An engine, compiled once for the tests of this folder, and servers of it."""
+"""Engines, compiled once for the tests of this folder, and servers of them."""
 
 import copy
 from collections.abc import Iterator, Sequence
 
 import pytest
 
+from flide_jax.checkpoints import Placement
 from flide_jax.engine import Engine, EngineConfig
 from flide_jax.engine.executables import Started
 from flide_jax.prompts.plan import Plan
@@ -17,6 +18,24 @@ from tests.serving.live import Live, serving
 def tiny_engine(tiny_model) -> Engine:
     """float32, with capacities for few and for many requests; of random weights."""
     engine = Engine.load(tiny_model, EngineConfig(dtype="float32", capacities=(256, 1_024)))
+    list(engine.prepare_all())
+    return engine
+
+
+@pytest.fixture(scope="session")
+def demo_engine() -> Engine:
+    """The model that ships, with the same capacities: answers that differ from each other."""
+    engine = Engine.demo(EngineConfig(dtype="float32", capacities=(256, 1_024)))
+    list(engine.prepare_all())
+    return engine
+
+
+@pytest.fixture(scope="session")
+def growing_engine(tiny_model) -> Engine:
+    """The tiny model with room for checkpoints, also of short states. Whatever tests left in it is to be cleared."""
+    placement = Placement(shortest=40, margin=8, step=8, reach=64)
+    config = EngineConfig(dtype="float32", capacities=(512,), checkpoint_bytes=60_000_000, placement=placement)
+    engine = Engine.load(tiny_model, config)
     list(engine.prepare_all())
     return engine
 

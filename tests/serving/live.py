@@ -87,7 +87,9 @@ def fronting(
 
 
 @contextlib.contextmanager
-def serving(engine: Engine | None, *, keys: Keys | None = None, limits: Limits | None = None) -> Iterator[Live]:
+def serving(
+    engine: Engine | None, *, keys: Keys | None = None, limits: Limits | None = None, ahead: bool = False
+) -> Iterator[Live]:
     """A server with this engine, or one that still loads; it has ended when the context ends."""
     metrics = Metrics()
     service = Service("flide-demo", counts=metrics, limits=limits)
@@ -98,7 +100,7 @@ def serving(engine: Engine | None, *, keys: Keys | None = None, limits: Limits |
     server = Server(app, service, listening)
     device = None
     if engine is not None:
-        device = LocalDevice(engine, config=SchedulerConfig(ahead=False), observe=metrics.ran)
+        device = LocalDevice(engine, config=SchedulerConfig(ahead=ahead), observe=metrics.ran)
         metrics.watch_device(device)
         invariant = engine.config.batch_invariant
         server.start(engine.planner, device, dtype=engine.dtype.name, batch_invariant=invariant)

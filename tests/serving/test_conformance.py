@@ -1,4 +1,5 @@
-"""The public suite for servers of System One, and the official client, against a server of a tiny model."""
+"""The public suite for servers of System One, and the official client, against a server of the model that ships. Where
+it asks for no key, which is the same but for a header, it is one of a tiny model."""
 
 import json
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ ONLY_WITHOUT = {"auth.ignored-when-off"}
 
 
 @pytest.fixture(scope="module")
-def with_key(tiny_engine) -> Iterator[Live]:
+def with_key(demo_engine) -> Iterator[Live]:
     """A server that asks for a key."""
-    with serving(tiny_engine, keys=Keys({KEY: "alice"}), limits=Limits(default_seconds=60.0)) as live:
+    with serving(demo_engine, keys=Keys({KEY: "alice"}), limits=Limits(default_seconds=60.0)) as live:
         yield live
 
 

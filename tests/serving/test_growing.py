@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from flide_jax.checkpoints import Placement
-from flide_jax.engine import Engine, EngineConfig
 from flide_jax.serving.admission import Limits
 from flide_jax.serving.keys import Keys
 from tests.serving.asked import CHOICE, NOUL, assert_close
@@ -20,33 +18,20 @@ LIMITS = Limits(default_seconds=60.0)
 type Ask = Callable[..., httpx.Response]
 
 
-@pytest.fixture(scope="module")
-def engine(tiny_model) -> Engine:
-    config = EngineConfig(
-        dtype="float32",
-        capacities=(512,),
-        checkpoint_bytes=60_000_000,
-        placement=Placement(shortest=40, margin=8, step=8, reach=64),
-    )
-    engine = Engine.load(tiny_model, config)
-    list(engine.prepare_all())
-    return engine
-
-
 @pytest.fixture(scope="module", params=["here", "in processes"])
-def url(engine, request) -> Iterator[str]:
+def url(growing_engine, request) -> Iterator[str]:
     if request.param == "here":
-        with serving(engine, keys=Keys(KEYS), limits=LIMITS) as live:
+        with serving(growing_engine, keys=Keys(KEYS), limits=LIMITS) as live:
             yield live.url
     else:
-        with fronting(engine, processes=2, keys=Keys(KEYS), limits=LIMITS) as (found, _, _):
+        with fronting(growing_engine, processes=2, keys=Keys(KEYS), limits=LIMITS) as (found, _, _):
             yield found
 
 
 @pytest.fixture
-def ask(engine, url) -> Ask:
+def ask(growing_engine, url) -> Ask:
     """ask(steps, key=..., **fields): the response to a state of so many steps; at first nothing is stored."""
-    engine.clear_checkpoints()
+    growing_engine.clear_checkpoints()
 
     def asked(steps: int, *, key: str = "a-key", **fields: object) -> httpx.Response:
         state = " ".join(f"Day {day}: the lamp was sent back, and {day} more came." for day in range(1, steps + 1))
@@ -69,10 +54,10 @@ def test_a_state_that_has_grown_is_resumed_and_answered_as_a_fresh_one(ask):
     assert_close(found.json()["answers"], fresh.json()["answers"])
 
 
-def test_who_goes_without_neither_resumes_nor_leaves_anything(ask, engine):
+def test_who_goes_without_neither_resumes_nor_leaves_anything(ask, growing_engine):
     for steps in (4, 5):
         assert resumed(ask(steps, x_checkpoints=False)) == 0
-    assert engine.checkpoint_bytes == 0
+    assert growing_engine.checkpoint_bytes == 0
     assert resumed(ask(6, x_checkpoints=True)) == 0
     assert resumed(ask(7, x_checkpoints=False)) == 0
     assert resumed(ask(7)) > 0

@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -12,62 +13,83 @@ from flide_jax.request import Choice, Request, Score, YesNo
 from flide_jax.serving.admission import Limits
 from flide_jax.serving.protocol import response
 from tests.serving.asked import ASKED, assert_close, head, until
-from tests.serving.live import serving
+from tests.serving.live import fronting, serving
 
 
-def test_64_clients_get_their_own_answers_while_others_vanish(live, tiny_engine):
-    def request(number: int) -> Request:
-        questions: dict = {
-            f"noul {number}": YesNo(f"Is {number} the number?"),
-            f"choice {number}": Choice(
-                "Which?", {f"{number}": None, f"{number + 1}": f"or {number + 1}", "none": None}
-            ),
-            f"score {number}": Score(None, [f"{level} of {number}" for level in range(2 + number % 5)]),
-        }
-        chosen = {name: question for i, (name, question) in enumerate(questions.items()) if i <= number % 3}
-        return Request(f"The number is {number}. " * (1 + number % 7), chosen)
+def request_of(number: int) -> Request:
+    """What the client of this number asks: its own state, questions and options."""
+    options = {f"{number}": None, f"{number + 1}": f"or {number + 1}", "none": None}
+    questions: dict = {
+        f"noul {number}": YesNo(f"Is {number} the number?"),
+        f"choice {number}": Choice("Which?", options),
+        f"score {number}": Score(None, [f"{level} of {number}" for level in range(2 + number % 5)]),
+    }
+    chosen = {name: question for i, (name, question) in enumerate(questions.items()) if i <= number % 3}
+    return Request(f"The number is {number}. " * (1 + number % 7), chosen)
 
-    def body(number: int) -> dict:
-        wire: dict = {}
-        for name, question in request(number).questions.items():
-            match question:
-                case YesNo():
-                    wire[name] = {"type": "noul", "instructions": question.instructions}
-                case Choice():
-                    wire[name] = {"type": "choice", "instructions": "Which?", "criteria": dict(question.options)}
-                case _:
-                    wire[name] = {"type": "score", "criteria": list(question.levels)}
-        return {"state": request(number).state, "questions": wire}
 
-    end = time.monotonic() + 2
+def body_of(number: int) -> dict:
+    """The same for the wire."""
+    wire: dict = {}
+    for name, question in request_of(number).questions.items():
+        match question:
+            case YesNo():
+                wire[name] = {"type": "noul", "instructions": question.instructions}
+            case Choice():
+                wire[name] = {"type": "choice", "instructions": "Which?", "criteria": dict(question.options)}
+            case _:
+                wire[name] = {"type": "score", "criteria": list(question.levels)}
+    return {"state": request_of(number).state, "questions": wire}
 
-    def stay(number: int) -> list[httpx.Response]:
-        found = [live.ask(body(number), x_request_timeout_ms="60000")]
-        while time.monotonic() < end:
-            found.append(live.ask(body(number), x_request_timeout_ms="60000"))
+
+@pytest.fixture(scope="module")
+def expected(demo_engine) -> list[dict]:
+    """What each of 64 clients is to be told."""
+    answers = demo_engine.answer_all([request_of(number) for number in range(64)])
+    return [response(one, model="flide-demo") for one in answers]
+
+
+@pytest.fixture(params=["here", "in processes", "ahead"])
+def loaded(demo_engine, request) -> Iterator[tuple[str, Callable[[], int]]]:
+    """The URL of a server of the model that ships, and how to ask for the requests and bytes that it has in work."""
+    if request.param == "in processes":
+        with fronting(demo_engine, processes=2) as (url, server, _):
+            yield url, lambda: int(server._tally.sum())
+    else:
+        with serving(demo_engine, ahead=request.param == "ahead") as live:
+            yield live.url, lambda: live.service.room.requests + live.service.room.size
+
+
+def test_64_clients_get_their_own_answers_while_others_vanish(loaded, expected):
+    url, in_work = loaded
+    begin = time.monotonic()
+
+    def stay(number: int, client: httpx.Client) -> list[httpx.Response]:
+        found = []
+        while not found or time.monotonic() < begin + 1:
+            found.append(client.post("/v1/systemone", json=body_of(number)))
         return found
 
     def vanish(number: int) -> None:
-        sent = json.dumps(body(number)).encode()
-        while time.monotonic() < end:
-            with socket.create_connection(live.host_and_port) as connection:
+        sent = json.dumps(body_of(number)).encode()
+        host, port = url.removeprefix("http://").split(":")
+        while time.monotonic() < begin + 1:
+            with socket.create_connection((host, int(port))) as connection:
                 connection.sendall(head(sent) + sent[: number * 40])
                 time.sleep(0.05)
 
-    with ThreadPoolExecutor(72) as clients:
+    headers = {"x-request-timeout-ms": "60000"}
+    with httpx.Client(base_url=url, timeout=60, headers=headers) as client, ThreadPoolExecutor(72) as clients:
         vanishing = [clients.submit(vanish, number) for number in range(8)]
-        staying = list(clients.map(stay, range(64)))
+        staying = list(clients.map(lambda number: stay(number, client), range(64)))
         assert all(one.exception() is None for one in vanishing)
-    expected = [
-        response(answers, model="flide-demo") for answers in tiny_engine.answer_all([request(n) for n in range(64)])
-    ]
     for found, other in zip(staying, expected, strict=True):
         for one in found:
-            assert one.status_code == 200
+            assert one.status_code == 200, one.text
             assert one.json()["usage"] == other["usage"]
             assert_close(one.json()["answers"], other["answers"])
-    until(lambda: live.service.room.requests == 0 and live.service.room.size == 0)
-    assert "flide_waiting_requests 0.0" in live.client.get("/metrics").text
+    until(lambda: in_work() == 0)
+    assert "flide_waiting_requests 0.0" in httpx.get(f"{url}/metrics").text
 
 
 def test_no_answer_in_time_is_504_and_leaves_the_queue(held):

@@ -1,7 +1,11 @@
-"""The page for a person, in a browser where there is one, and as a text that asks nobody for anything."""
+"""The page for a person, in a browser where there is one, and as a text that asks nobody for anything.
+
+`FLIDE_JAX_BROWSER` names a Chromium that has to be there: where it is not, the tests fail that are skipped otherwise.
+"""
 
 import html.parser
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,7 +17,8 @@ from flide_jax.serving.keys import Keys
 from flide_jax.serving.page import read_page
 from tests.serving.live import Live, serving
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
+FOUND = filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome")))
+BROWSER = os.environ.get("FLIDE_JAX_BROWSER") or next(FOUND, None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
 
 
