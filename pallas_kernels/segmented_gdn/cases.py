@@ -120,10 +120,19 @@ def in_float64(
         implementation: which one.
     """
     with jax.enable_x64(True):
-        wide = [jnp.asarray(operand, jnp.float64) for operand in operands]
+        query, key, value, log_decay, write_strength = (jnp.asarray(operand, jnp.float64) for operand in operands)
         states = jnp.zeros((segments.slots, case.value_heads, HEAD_DIM, HEAD_DIM), jnp.float64)
-        segments = jax.tree.map(jnp.asarray, segments)
-        found = segmented_gdn(*wide, states, segments, scale=case.scale, implementation=implementation)
+        found = segmented_gdn(
+            query,
+            key,
+            value,
+            log_decay,
+            write_strength,
+            states,
+            jax.tree.map(jnp.asarray, segments),
+            scale=case.scale,
+            implementation=implementation,
+        )
         return tuple(map(np.asarray, found))
 
 

@@ -119,12 +119,12 @@ def test_kernels_are_of_one_commit():
 def test_parts_are_in_the_order_of_sizes_and_times():
     made = [
         {"size": size, "workload": workload, "launches": {"fork_attention_x": [1, us], "nvjet_y": [2, us]}}
-        for size, workload, us in (("4B", "b", 50), ("0.8B", "a", 30), ("4B", "a", 40), ("0.8B", "b", 20))
+        for size, workload, us in (("4B", "b", 50), ("0.8B", "a", 45), ("4B", "a", 40), ("0.8B", "b", 20))
     ]
     picture = draw_parts(made)
     lines = [label.get_text() for label in picture.figure.axes[0].get_yticklabels()]
     assert lines[::-1] == ["0.8B b", "0.8B a", "4B a", "4B b"]
-    assert [word for word in texts(picture) if "ms" in word][::-1] == ["0.04 ms", "0.06 ms", "0.08 ms", "0.10 ms"]
+    assert [word for word in texts(picture) if "ms" in word][::-1] == ["0.04 ms", "0.09 ms", "0.08 ms", "0.10 ms"]
 
 
 def served(workers, clients, rate, **changes):

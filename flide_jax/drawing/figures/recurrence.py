@@ -73,7 +73,7 @@ def draw_predecessors(
     """
     rows = token_piece.size
     with styled():
-        figure, (axes,) = panels(7.6, 1.9)
+        figure, (axes,) = panels(7.6, 1.75)
         for row, piece in enumerate(token_piece.tolist()):
             colour = STATE if piece == 0 else of_branch(piece - 1)
             axes.broken_barh([(row + 0.04, 0.92)], (0, 0.8), facecolor=colour)
@@ -95,7 +95,7 @@ def draw_predecessors(
                 )
                 axes.add_patch(arc)
         axes.set_xlim(0, rows)
-        axes.set_ylim(-0.6, 2.8)
+        axes.set_ylim(-0.6, 2.3)
         axes.axis("off")
         axes.text(0, -0.2, "arrows: what the first row of each branch reads beside itself", va="top", fontsize=8)
     return Picture(figure)
