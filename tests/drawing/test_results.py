@@ -208,9 +208,9 @@ def test_tables_show_the_last_of_each():
     assert printed(draw_start_up(starts)).splitlines()[1].split()[-1] == "3.0"
     way = {"moved": 0.5, "changed": 0.25, "reversed": 0.125, "right": 0.75}
     scored = [
-        {"size": "demo", "dtype": "float32", "requests": 3, "ways": {"forked": way, "masked": way}},
-        {"size": "1B", "dtype": "bfloat16", "workload": "w", "ways": {"forked": {"ms": 8.0}}},
+        {"size": "demo", "dtype": "float32", "device": "cpu", "requests": 3, "ways": {"forked": way, "masked": way}},
+        {"size": "1B", "dtype": "bfloat16", "device": "a card", "workload": "w", "ways": {"forked": {"ms": 8.0}}},
     ]
     _, forked, masked, caption = printed(draw_multi_item(scored)).splitlines()
     assert forked.split()[1:] == ["5.0e-01", "25.0%", "1.2e-01", "75.0%", "8.00"] and masked.split()[-1] == "-"
-    assert caption.strip() == "answers: demo, float32; ms: 1B w"
+    assert caption.strip() == "answers: demo, float32 on cpu; ms: 1B w on a card"
