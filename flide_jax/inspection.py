@@ -5,6 +5,7 @@ For proofs and notebooks: nothing here is compiled beforehand, and every row of 
 """
 
 import functools
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from flide_jax.array_types import IntVector
+from flide_jax.checkpoints import Checkpoint
 from flide_jax.engine import Engine
 from flide_jax.engine.program import precision
-from flide_jax.layout import Capacity, RoundMetadata, Stream, lay_out
+from flide_jax.layout import Capacity, Growth, RoundMetadata, Stream, lay_out
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Answers, Request
+from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 
 
 class Inspector:
@@ -84,6 +87,29 @@ def text_rows(stream: Stream, branch: int) -> IntVector:
     rows = np.arange(stream.tokens.size, dtype=np.int32)
     state = rows[stream.token_piece == stream.piece_parent[piece]]
     return np.concatenate([state, rows[stream.token_piece == piece]])
+
+
+def growth_between(stored: Iterable[Checkpoint], *, resumed: int, saved: int) -> Growth:
+    """What a round took from a pool and left there, from its checkpoints, which are stored still.
+
+    Args:
+        stored: of one growing state.
+        resumed: tokens of the checkpoint that the round resumed.
+        saved: tokens of the one that it left.
+
+    Raises:
+        KeyError: there is no checkpoint of so many tokens.
+    """
+    of_tokens = {checkpoint.tokens.size: checkpoint for checkpoint in stored}
+    parent, kept = of_tokens[resumed], of_tokens[saved]
+    return Growth(
+        resumed=resumed,
+        initial_slot=parent.slot,
+        cached_pages=parent.pages,
+        saved=saved - resumed,
+        final_slot=kept.slot,
+        written_pages=kept.pages[resumed // PAGE_ROWS :],
+    )
 
 
 def differences_by_depth(inspector: Inspector, plan: Plan) -> Float64[np.ndarray, "branches depths"]:

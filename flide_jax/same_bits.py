@@ -33,6 +33,11 @@ class BitsComparison:
     same: int
     first: tuple[int, int] | None
 
+    @property
+    def place(self) -> str:
+        """Where the first that differs is, in words; nothing where there is none."""
+        return "" if self.first is None else "request {}, question {}".format(*self.first)
+
     @classmethod
     def of(cls, way: str, pairs: Iterable[tuple[int, Logits, Logits]]) -> "BitsComparison":
         """From the number, and the expected and the found logits, of requests."""

@@ -7,10 +7,13 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64
 
 from flide_jax.array_types import IntVector
-from flide_jax.layout import RoundMetadata
+from flide_jax.inspection import Inspector
+from flide_jax.layout import RoundMetadata, lay_out
+from flide_jax.request import Request
+from flide_jax.verification import differences
 
 
 def memory_is_lost(metadata: RoundMetadata) -> RoundMetadata:
@@ -62,6 +65,21 @@ WRONG_FORKS: tuple[Callable[[RoundMetadata], RoundMetadata], ...] = (
     positions_restart,
     positions_overlap,
 )
+
+
+def differences_by_fork(inspector: Inspector, request: Request) -> dict[str, Float64[np.ndarray, " questions"]]:
+    """The largest |dp| of each question against the question alone: of the fork, and of every wrong one.
+
+    By what was done, "the fork" first. All run through one executable, the questions alone too.
+    """
+    plan = inspector.engine.plan(request)
+    alone = [
+        inspector.logits(inspector.metadata(lay_out([plan.alone(one)])))[:1] for one in range(len(request.questions))
+    ]
+    expected = inspector.engine.answers(request, plan, np.concatenate(alone))
+    metadata = inspector.metadata(lay_out([plan]))
+    rounds = {"the fork": metadata} | {one.__name__.replace("_", " "): one(metadata) for one in WRONG_FORKS}
+    return {name: differences(inspector.answers(request, one), expected) for name, one in rounds.items()}
 
 
 def _of_branches(metadata: RoundMetadata) -> Bool[np.ndarray, " T"]:

@@ -1,7 +1,8 @@
 """Execute the notebooks top to bottom and keep their outputs: `python -m notebooks.execute`, or with names of some.
 
 A notebook is a pair: `NAME.md` is what is written by hand, `NAME.ipynb` the same cells with outputs, for readers. This
-command makes the second from the first.
+command makes the second from the first. What cells print has to be the same every time, and a test compares it, but for
+cells with the tag `varies`: what these print depends on the machine.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from nbclient import NotebookClient
 from traitlets.config import Config
 
 FOLDER = Path(__file__).parent
+VARIES = "varies"
 _METADATA = {
     "jupytext": {"formats": "ipynb,md"},
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

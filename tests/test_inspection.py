@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from flide_jax.checkpoints import Checkpoint
 from flide_jax.engine import Engine, EngineConfig
-from flide_jax.inspection import Inspector, differences_by_depth, text_rows
+from flide_jax.inspection import Inspector, differences_by_depth, growth_between, text_rows
 from flide_jax.layout import Capacity, lay_out
 from flide_jax.request import Choice, Request, YesNo
 from flide_jax.verification import differences
-from flide_jax.wrong_forks import WRONG_FORKS
+from flide_jax.wrong_forks import WRONG_FORKS, differences_by_fork
 from tests.tolerances import EXACT
 
 REQUEST = Request(
@@ -61,3 +62,21 @@ def test_the_rows_of_a_text_hold_its_tokens(inspector):
     for branch in range(4):
         expected = [*plan.state.tolist(), *plan.branch(branch % 2).tolist()]
         assert stream.tokens[text_rows(stream, branch)].tolist() == expected
+
+
+def test_each_wrong_fork_is_told_from_the_right_one(inspector):
+    found = differences_by_fork(inspector, REQUEST)
+    assert list(found) == ["the fork", *(wrong.__name__.replace("_", " ") for wrong in WRONG_FORKS)]
+    assert found["the fork"].shape == (2,) and found.pop("the fork").max() <= EXACT
+    assert all(one.max() > 100 * EXACT for one in found.values())
+
+
+def test_a_round_is_told_from_its_checkpoints():
+    tokens = np.arange(150, dtype=np.int32)
+    parent = Checkpoint("", tokens[:100], np.array([7, 2], np.int32), slot=4)
+    kept = Checkpoint("", tokens, np.array([7, 2, 5], np.int32), slot=1)
+    growth = growth_between([kept, parent], resumed=100, saved=150)
+    assert (growth.resumed, growth.initial_slot, growth.saved, growth.final_slot) == (100, 4, 50, 1)
+    assert growth.cached_pages.tolist() == [7, 2] and growth.written_pages.tolist() == [2, 5]
+    with pytest.raises(KeyError):
+        growth_between([kept, parent], resumed=64, saved=150)

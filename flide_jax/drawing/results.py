@@ -25,7 +25,9 @@ def draw_fidelity(records: Iterable[Record]) -> Table:
     for record in records:
         for way, row in record["ways"].items():
             shares = (f"{row[name]:.1%}" for name in ("agr", "acc"))
-            table.add_row(f"{record['dtype']}, {way}", f"{row['tv']:.1e}", f"{row['p99']:.1e}", *shares)
+            table.add_row(
+                f"{record['dtype']} on {record['device']}, {way}", f"{row['tv']:.1e}", f"{row['p99']:.1e}", *shares
+            )
     return table
 
 
@@ -40,7 +42,10 @@ def draw_multi_item(records: Sequence[Record]) -> Table:
     times = next(record for record in reversed(records) if "workload" in record)
     columns = ("way", "moved", "other answers", "moved by reversing", "right", "ms")
     table = plain_table(*columns, right=columns[1:])
-    table.caption = f"answers: {answers['size']}, {answers['dtype']}; ms: {times['size']} {times['workload']}"
+    table.caption = (
+        f"answers: {answers['size']}, {answers['dtype']} on {answers['device']}; "
+        f"ms: {times['size']} {times['workload']} on {times['device']}"
+    )
     for way, row in answers["ways"].items():
         moved, reversing = (f"{row[name]:.1e}" for name in ("moved", "reversed"))
         ms = times["ways"].get(way, {}).get("ms")

@@ -61,21 +61,22 @@ def draw_stream(stream: Stream, capacity: Capacity, names: Sequence[str]) -> Tab
 
 
 def draw_rows(stream: Stream, metadata: RoundMetadata, rows: Sequence[int]) -> Table:
-    """What the metadata of a round says of some rows."""
+    """What the metadata of a round says of some rows; `branch` is c of paper Eq. 3, 0 in a state."""
     columns = ("row", "token", "request", "branch", "position", "state keys", "own keys", "predecessors", "chunk row")
     table = plain_table(*columns, right=columns[:5])
     spans = {name: np.asarray(column) for name, column in vars(metadata.spans).items()}
     piece = stream.token_piece
     for row in rows:
-        branch = int(piece[row]) - stream.requests
+        parent = int(stream.piece_parent[piece[row]])
+        branch = 0 if parent < 0 else 1 + int(piece[row] - np.flatnonzero(stream.piece_parent == parent)[0])
         table.add_row(
             str(row),
             str(np.asarray(metadata.tokens)[row]),
             str(stream.piece_request[piece[row]]),
-            "state" if branch < 0 else str(branch),
+            str(branch),
             str(np.asarray(metadata.rotary_positions)[0, row]),
             f"[{spans['state_begin'][row]}, {spans['state_end'][row]})",
-            f"[{spans['own_begin'][row]}, {spans['own_end'][row]})" if branch >= 0 else "",
+            f"[{spans['own_begin'][row]}, {spans['own_end'][row]})" if branch else "",
             " ".join(map(str, np.asarray(metadata.predecessors)[row])),
             str(np.asarray(metadata.segments.chunk_row)[row]),
         )

@@ -1,10 +1,11 @@
 """Which keys a tile of query rows meets, as runs of key rows, computed on the device from the rows' spans.
 
 A tile is a run of query rows of any branches and requests. The keys that all of its rows see, as whole blocks, are
-its cores: they need no mask, and all questions of a request share the state's cores as one dense list, which is the
-whole saving of a fork. What remains at both ends of a core, and the spans that the rows do not share, are put one
-after the other in strips of few keys and cut into blocks anew: a state's last keys and a branch's first ones share
-a block, so a short question meets few keys that it does not see.
+its cores: they need no mask. Questions of a request stand in tiles together and load the state's cores once for all
+rows of a tile, where texts of their own would load them once for each; every row still multiplies with all of them, so
+what a fork saves beyond that is the state's own rows, which run once. What remains at both ends of a core, and the
+spans that the rows do not share, are put one after the other in strips of few keys and cut into blocks anew: a state's
+last keys and a branch's first ones share a block, so a short question meets few keys that it does not see.
 """
 
 import dataclasses

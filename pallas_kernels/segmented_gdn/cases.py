@@ -108,6 +108,34 @@ def text_alone(
     return own, alone
 
 
+def in_float64(
+    case: Case, operands: Sequence[jax.Array | np.ndarray], segments: Segments, implementation: str
+) -> tuple[np.ndarray, ...]:
+    """Outputs in chunk rows, and the slots, of the op in float64 from slots of zeros.
+
+    Args:
+        case: its heads and scale.
+        operands: in the chunk rows of `segments`; without a pool.
+        segments: those of the case, or others.
+        implementation: which one.
+    """
+    with jax.enable_x64(True):
+        query, key, value, log_decay, write_strength = (jnp.asarray(operand, jnp.float64) for operand in operands)
+        states = jnp.zeros((segments.slots, case.value_heads, HEAD_DIM, HEAD_DIM), jnp.float64)
+        found = segmented_gdn(
+            query,
+            key,
+            value,
+            log_decay,
+            write_strength,
+            states,
+            jax.tree.map(jnp.asarray, segments),
+            scale=case.scale,
+            implementation=implementation,
+        )
+        return tuple(map(np.asarray, found))
+
+
 def caller(case: Case, implementation: str) -> Callable[..., tuple[jax.Array, ...]]:
     """The op on the operands of a case, with slots that hold nothing yet."""
     segments = case.segments()

@@ -79,9 +79,14 @@ def test_every_branch_starts_from_its_slot():
     assert {"slot 0", "slot 1", "s0: 90 rows", "b: 70 rows"} <= set(texts(picture))
 
 
-def test_slots_of_the_pool_have_their_own_numbers():
+def test_slots_of_the_pool_have_their_own_numbers_and_one_that_is_resumed_stands_above():
     segments = jax.tree.map(np.asarray, trees.growing_segments([Request(90, [20])], 128, tail=10))
-    assert {"slot 0", "slot 1 of the pool"} <= set(texts(draw_chunks(segments, ["first", "second", "a"])))
+    picture = draw_chunks(segments, ["first", "second", "a"])
+    places = {text.get_text(): text.get_position()[1] for text in picture.figure.axes[0].texts if text.get_text()}
+    assert {"slot 0", "slot 1 of the pool"} <= set(places)
+    assert places["slot 0 of the pool"] > places["first: 80 rows"] > 0  # no segment writes it, the first starts from it
+    arrows = [text.arrow_patch for text in picture.figure.axes[0].texts if getattr(text, "arrow_patch", None)]
+    assert len(arrows) == 3 + 2  # to each segment, and from each that leaves a state
 
 
 def test_a_branch_reads_the_last_rows_of_its_state():

@@ -119,12 +119,12 @@ def test_kernels_are_of_one_commit():
 def test_parts_are_in_the_order_of_sizes_and_times():
     made = [
         {"size": size, "workload": workload, "launches": {"fork_attention_x": [1, us], "nvjet_y": [2, us]}}
-        for size, workload, us in (("4B", "b", 50), ("0.8B", "a", 30), ("4B", "a", 40), ("0.8B", "b", 20))
+        for size, workload, us in (("4B", "b", 50), ("0.8B", "a", 45), ("4B", "a", 40), ("0.8B", "b", 20))
     ]
     picture = draw_parts(made)
     lines = [label.get_text() for label in picture.figure.axes[0].get_yticklabels()]
     assert lines[::-1] == ["0.8B b", "0.8B a", "4B a", "4B b"]
-    assert [word for word in texts(picture) if "ms" in word][::-1] == ["0.04 ms", "0.06 ms", "0.08 ms", "0.10 ms"]
+    assert [word for word in texts(picture) if "ms" in word][::-1] == ["0.04 ms", "0.09 ms", "0.08 ms", "0.10 ms"]
 
 
 def served(workers, clients, rate, **changes):
@@ -208,9 +208,9 @@ def test_tables_show_the_last_of_each():
     assert printed(draw_start_up(starts)).splitlines()[1].split()[-1] == "3.0"
     way = {"moved": 0.5, "changed": 0.25, "reversed": 0.125, "right": 0.75}
     scored = [
-        {"size": "demo", "dtype": "float32", "requests": 3, "ways": {"forked": way, "masked": way}},
-        {"size": "1B", "dtype": "bfloat16", "workload": "w", "ways": {"forked": {"ms": 8.0}}},
+        {"size": "demo", "dtype": "float32", "device": "cpu", "requests": 3, "ways": {"forked": way, "masked": way}},
+        {"size": "1B", "dtype": "bfloat16", "device": "a card", "workload": "w", "ways": {"forked": {"ms": 8.0}}},
     ]
     _, forked, masked, caption = printed(draw_multi_item(scored)).splitlines()
     assert forked.split()[1:] == ["5.0e-01", "25.0%", "1.2e-01", "75.0%", "8.00"] and masked.split()[-1] == "-"
-    assert caption.strip() == "answers: demo, float32; ms: 1B w"
+    assert caption.strip() == "answers: demo, float32 on cpu; ms: 1B w on a card"

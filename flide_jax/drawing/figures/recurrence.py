@@ -15,7 +15,7 @@ _BAR = 0.5
 
 
 def draw_chunks(segments: Segments, names: Sequence[str]) -> Picture:
-    """The chunks of every segment, level by level, and the slots of recurrent states between them.
+    """The chunks of every segment, level by level, and the slots of recurrent states before and between them.
 
     Args:
         segments: the runs of a round; unused ones are left out.
@@ -36,15 +36,23 @@ def draw_chunks(segments: Segments, names: Sequence[str]) -> Picture:
             if segments.final_slot[segment] < 0:
                 axes.text(place[segment], y - 0.07, f"{name}: {rows} rows", fontsize=8, va="top")
             elif level[segment] == 0:
-                axes.text(place[segment], y + _BAR + 0.07, f"{name}: {rows} rows", fontsize=8, va="bottom")
+                right = place[segment] + (0.25 if segments.initial_slot[segment] >= 0 else 0.0)
+                axes.text(right, y + _BAR + 0.07, f"{name}: {rows} rows", fontsize=8, va="bottom")
             else:
                 right = place[segment] - (-rows // CHUNK_ROWS) + 0.05
                 axes.text(right, y + _BAR / 2, f"{name}: {rows} rows", fontsize=8, va="center")
         writers = {int(segments.final_slot[s]): s for s in used if segments.final_slot[s] >= 0}
         for slot, writer in writers.items():
-            _draw_slot(axes, segments, slot, writer, used, place, level)
+            end = place[writer] + int(segments.length[writer]) / CHUNK_ROWS
+            y = -2.0 * level[writer]
+            axes.annotate("", (end, y - 0.75), (end, y), arrowprops={"arrowstyle": "-", "color": STATE})
+            _draw_slot(axes, segments, slot, (end, y - 0.75), used, place, level)
+        resumed = {int(segments.initial_slot[s]): s for s in used if segments.initial_slot[s] >= 0}
+        before = {slot: reader for slot, reader in resumed.items() if slot not in writers}
+        for slot, reader in before.items():
+            _draw_slot(axes, segments, slot, (place[reader] + 0.05, _BAR + 0.75), used, place, level)
         axes.set_xlim(-0.2, width)
-        axes.set_ylim(-2.0 * levels + 1.6, _BAR + 0.35)
+        axes.set_ylim(-2.0 * levels + 1.6, _BAR + (1.1 if before else 0.35))
         axes.spines[["left", "bottom"]].set_visible(False)
         axes.set_xticks([])
         axes.set_yticks([-2.0 * n + _BAR / 2 for n in range(levels)], [f"level {n}" for n in range(levels)])
@@ -65,7 +73,7 @@ def draw_predecessors(
     """
     rows = token_piece.size
     with styled():
-        figure, (axes,) = panels(7.6, 2.3)
+        figure, (axes,) = panels(7.6, 1.75)
         for row, piece in enumerate(token_piece.tolist()):
             colour = STATE if piece == 0 else of_branch(piece - 1)
             axes.broken_barh([(row + 0.04, 0.92)], (0, 0.8), facecolor=colour)
@@ -87,8 +95,9 @@ def draw_predecessors(
                 )
                 axes.add_patch(arc)
         axes.set_xlim(0, rows)
-        axes.set_ylim(-0.1, 3.4)
+        axes.set_ylim(-0.6, 2.3)
         axes.axis("off")
+        axes.text(0, -0.2, "arrows: what the first row of each branch reads beside itself", va="top", fontsize=8)
     return Picture(figure)
 
 
@@ -116,18 +125,14 @@ def _draw_slot(
     axes: Axes,
     segments: Segments,
     slot: int,
-    writer: int,
+    middle: tuple[float, float],
     used: list[int],
     place: dict[int, float],
     level: list[int],
 ) -> None:
-    """A slot between the segment that writes it and those that start from it, with an arrow to each."""
-    y = -2.0 * level[writer]
-    end = place[writer] + int(segments.length[writer]) / CHUNK_ROWS
-    middle = (end, y - 0.75)
+    """A slot, with an arrow to each segment that starts from it."""
     label = f"slot {slot}" if slot < segments.slots else f"slot {slot - segments.slots} of the pool"
     box = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": STATE}
-    axes.annotate("", middle, (end, y), arrowprops={"arrowstyle": "-", "color": STATE})
     axes.text(*middle, label, ha="center", va="center", fontsize=8, bbox=box, color=INK, zorder=5)
     for reader in used:
         if segments.initial_slot[reader] == slot:
