@@ -13,6 +13,7 @@ import jax
 # Best first. Never the reference: it is written to be read, and would hide a missing kernel behind a slow answer.
 PREFERENCE = ("pallas", "triton", "xla")
 NAMES = (*PREFERENCE, "reference")
+KERNELS = ("pallas", "triton")
 OPS = ("fork_attention", "segmented_conv", "segmented_gdn", "gated_norm", "rms_norm", "rotary_norm", "matmul")
 
 # One name for every op, or a name for some of them by op; None, or an op that is not named: the best that can run.
@@ -74,7 +75,9 @@ def _call(name: str, table: Mapping[str, Callable[..., Any]], *args: Any, **opti
     if name == "triton" and not _runs_triton(_device()):
         lowest = ".".join(map(str, TRITON_CAPABILITY))
         raise NotImplementedError(f"the triton kernels are for NVIDIA cards of capability {lowest} on, not for {kind}")
-    return table[name](*args, **options)
+    # A kernel is one op where ops run one by one, too: JAX would run its loops as Python's.
+    with jax.disable_jit(jax.config.jax_disable_jit and name not in KERNELS):
+        return table[name](*args, **options)
 
 
 def device_kind() -> str:

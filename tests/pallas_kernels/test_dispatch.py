@@ -39,6 +39,13 @@ def test_the_best_that_can_run_is_chosen(kind, platform, chosen):
     assert on(kind, platform) == chosen
 
 
+@pytest.mark.parametrize(("kind", "platform", "op_by_op"), [("NVIDIA H200", "cuda", False), ("cpu", "cpu", True)])
+def test_a_kernel_is_one_op_where_ops_run_one_by_one(kind, platform, op_by_op):
+    table = {name: lambda: jax.config.jax_disable_jit for name in dispatch.NAMES}
+    with jax.disable_jit():
+        assert on(kind, platform, table=table) == op_by_op
+
+
 def test_triton_comes_second_on_hopper_and_can_be_named_there():
     assert on("NVIDIA H200", "cuda", table=WITHOUT_PALLAS) == "triton"
     assert on("NVIDIA H200", "cuda", "triton") == "triton"
