@@ -132,7 +132,8 @@ def of_attention(case: attention.Case, implementations: Sequence[str]) -> Iterat
     masks = {"fork": case.spans(), "causal": KeySpans(none, after, none, none)}
 
     def ours(mask: str, implementation: str) -> Callable[..., jax.Array]:
-        return lambda *operands: fork_attention(*operands, masks[mask], scale=case.scale, implementation=implementation)
+        options = {"scale": case.scale, "finite": case.finite, "implementation": implementation}
+        return lambda *operands: fork_attention(*operands, masks[mask], **options)
 
     widened = [x.astype(jnp.float32) for x in sets[0]]
     exact = {mask: jax.jit(ours(mask, "xla"))(*widened)[:used] for mask in masks}
@@ -269,7 +270,7 @@ OPS: dict[str, tuple[Any, Callable[..., Iterator[Measurement]]]] = {
 
 def computable(op: str) -> dict[str, Any]:
     """The cases that peers can compute, too: a whole round, nothing of former ones."""
-    plain = {"cached": (), "read_only": False, "tail": None}
+    plain = {"cached": (), "read_only": False, "tail": None, "finite": True}
 
     def is_plain(case: Any) -> bool:
         return all(getattr(case, name, value) == value for name, value in plain.items())

@@ -213,7 +213,7 @@ class TestVerify:
         monkeypatch.setattr(verify, "load_engine", once)
         status, out, _ = flide("verify", rows, *options)
         assert status == 0 and "kept" in out and "4 of 4" in out
-        assert loaded[0].program.batch_invariant
+        assert loaded[0].program.batch_invariant and "not tried" not in out
         right = verify._compare_bits
 
         def wrong(*arguments):
@@ -223,6 +223,11 @@ class TestVerify:
         monkeypatch.setattr(verify, "_compare_bits", wrong)
         status, out, _ = flide("verify", rows, *options)
         assert status == 1 and "BROKEN" in out and "r.jsonl:2, ä.b" in out
+
+    def test_what_could_not_be_tried_is_said(self, flide, write, tiny_model):
+        file = write("r.json", REQUEST)
+        status, out, _ = flide("verify", file, "--model", tiny_model, "--capacities", 256, "--same-bits")
+        assert status == 0 and "not tried" in out.split("in larger capacities")[1]
 
     def test_bits_that_nobody_promised(self, flide, write, tiny_model):
         rows = write("r.jsonl", *(REQUEST | {"state": " ".join(n * ["state"])} for n in range(20, 28)))
@@ -336,10 +341,15 @@ class TestMemory:
         status, out, err = flide(*command, "--json")
         assert (status, err, out.count("\n")) == (0, "", 1)
         found = json.loads(out)
-        assert list(found) == ["dtype", "device", "batch_invariant", "weights", "capacities", "peak"]
+        assert list(found) == [
+            "dtype", "device", "batch_invariant", "weights", "checkpoints", "capacities", "peak"
+        ]  # fmt: skip
         assert (found["dtype"], [one["tokens"] for one in found["capacities"]]) == ("float32", [64, 128])
         *_, largest = found["capacities"]
-        assert found["peak"] == found["weights"] + sum(largest[name] for name in largest if name != "tokens")
+        assert found["peak"] == found["weights"] + sum(largest[name] for name in ("metadata", "temporaries", "outputs"))
+        growing = json.loads(flide(*command[:-1], "--checkpoint-gb", 0.02, "--json")[1])
+        assert [one["growing"] for one in growing["capacities"]] == [False, True]
+        assert 10e6 < growing["checkpoints"] <= 20e6 < growing["peak"]
         status, out, err = flide(*command, "--dtype", "float64")
         assert (status, err) == (0, "")
         assert "weights float64" in out and "round of 128 tokens" in out and "peak" in out
@@ -353,6 +363,7 @@ class TestMemory:
             (["FILE", "--json"], "--json goes with --memory only"),
             (["FILE", "--dtype", "float32"], "--dtype goes with --memory only"),
             (["FILE", "--batch-invariant"], "--batch-invariant goes with --memory only"),
+            (["FILE", "--checkpoint-gb", "1"], "--checkpoint-gb goes with --memory only"),
         ],
     )
     def test_options_that_do_not_go_together(self, flide, options, message):

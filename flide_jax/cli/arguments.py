@@ -110,6 +110,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     inspect.add_argument("--memory", action="store_true", help="say how much memory the model needs")
     _add_dtype(inspect, "with --memory; ")
     _add_batch_invariant(inspect, "with --memory: ")
+    _add_checkpoints(inspect, "with --memory: ")
     inspect.add_argument("--json", action="store_true", help="with --memory: in bytes, as one line of JSON")
 
     warm = _command(
@@ -196,7 +197,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise CommandError("--png draws requests, of which --memory reads none")
     if arguments.memory and arguments.all:
         raise CommandError("--all draws requests, of which --memory reads none")
-    for option in ("json", "dtype", "batch_invariant"):
+    for option in ("json", "dtype", "batch_invariant", "checkpoint_gb"):
         if not arguments.memory and getattr(arguments, option):
             raise CommandError(f"--{option.replace('_', '-')} goes with --memory only")
 
@@ -274,14 +275,14 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_checkpoints(command: argparse.ArgumentParser) -> None:
+def _add_checkpoints(command: argparse.ArgumentParser, when: str = "") -> None:
     command.add_argument(
         "--checkpoint-gb",
         type=_gigabytes,
         default=0.0,
         metavar="GB",
-        help="device memory for checkpoints of growing states: a request whose state begins as a former one's computes "
-        "the rest of it alone; default: 0, none",
+        help=f"{when}device memory for checkpoints of growing states: a request whose state begins as a former one's "
+        "computes the rest of it alone; default: 0, none",
     )
 
 

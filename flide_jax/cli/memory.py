@@ -18,17 +18,18 @@ def inspect_memory(arguments: Namespace) -> int:
     config = engine_config(arguments)
     program = load_program(arguments, config)
     try:
-        use = memory_use(program, config.ladder().capacities, _note)
+        use = memory_use(program, program.capacities(config.ladder()), _note)
     except NotImplementedError as error:
         raise CommandError(str(error)) from None
-    rounds = [(one.tokens, one.metadata, one.temporaries, one.outputs) for one in use.rounds]
+    rounds = [(one.tokens, one.growing, one.metadata, one.temporaries, one.outputs) for one in use.rounds]
     if arguments.json:
-        names = ("tokens", "metadata", "temporaries", "outputs")
+        names = ("tokens", "growing", "metadata", "temporaries", "outputs")
         found = {
             "dtype": program.dtype.name,
             "device": device_kind(),
             "batch_invariant": program.batch_invariant,
             "weights": use.weights,
+            "checkpoints": use.checkpoints,
             "capacities": [dict(zip(names, one, strict=True)) for one in rounds],
             "peak": use.peak,
         }
@@ -37,9 +38,9 @@ def inspect_memory(arguments: Namespace) -> int:
     console = open_console()
     mode = ", batch-invariant" if program.batch_invariant else ""
     console.print(f"weights {program.dtype.name}, executables for {device_kind()}{mode}")
-    console.print(draw_memory(use.weights, rounds, use.peak))
+    console.print(draw_memory(use.weights, use.checkpoints, rounds, use.peak))
     return 0
 
 
 def _note(capacity: Capacity) -> None:
-    note(f"compiled {capacity.tokens} tokens")
+    note(f"compiled {capacity.tokens} tokens{' of growing rounds' if capacity.is_growing else ''}")

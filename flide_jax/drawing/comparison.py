@@ -49,7 +49,8 @@ def draw_bits(kept: Sequence[Kept], *, promised: bool) -> Table:
         of_way = [(place, one) for place, one in kept if one.way == way]
         questions, same = (sum(getattr(one, name) for _, one in of_way) for name in ("questions", "same"))
         place = next((place for place, one in of_way if one.first is not None), "")
-        table.add_row(way, f"{same} of {questions}", one_line(place, limit=60))
+        shown = f"{same} of {questions}" if questions else "not tried"
+        table.add_row(way, shown, one_line(place, limit=60))
     broken = any(one.first is not None for _, one in kept)
     verdict = ("BROKEN" if broken else "kept") if promised else "not given by this engine"
     table.add_row("promise of the same bits", verdict, "")

@@ -7,14 +7,18 @@ from rich.table import Table
 from flide_jax.drawing.text import plain_table
 
 
-def draw_memory(weights: int, rounds: Iterable[tuple[int, int, int, int]], peak: int) -> Table:
-    """The weights, each capacity's round as (tokens, metadata, temporaries, outputs), and the peak; all in bytes."""
+def draw_memory(weights: int, checkpoints: int, rounds: Iterable[tuple[int, bool, int, int, int]], peak: int) -> Table:
+    """The weights, the room for checkpoints if there is any, each capacity's round as (tokens, whether it is a growing
+    one, metadata, temporaries, outputs), and the peak; all in bytes."""
     columns = ("what", "metadata", "temporaries", "outputs", "bytes")
     table = plain_table(*columns, right=columns[1:])
     table.add_row("weights", "", "", "", in_bytes(weights))
-    for tokens, *parts in rounds:
-        table.add_row(f"round of {tokens:,} tokens", *map(in_bytes, [*parts, sum(parts)]))
-    table.add_row("peak: weights and the largest round", "", "", "", in_bytes(peak))
+    if checkpoints:
+        table.add_row("checkpoints", "", "", "", in_bytes(checkpoints))
+    for tokens, growing, *parts in rounds:
+        name = f"{'growing ' if growing else ''}round of {tokens:,} tokens"
+        table.add_row(name, *map(in_bytes, [*parts, sum(parts)]))
+    table.add_row("peak: all, with the largest round", "", "", "", in_bytes(peak))
     return table
 
 

@@ -13,12 +13,14 @@ class CapacityMemory:
 
     Attributes:
         tokens: rows of the capacity's stream.
+        growing: whether its rounds resume and leave checkpoints.
         metadata: the round's structure.
         temporaries: everything that is kept only while the round runs.
         outputs: the logits.
     """
 
     tokens: int
+    growing: bool
     metadata: int
     temporaries: int
     outputs: int
@@ -57,6 +59,7 @@ def memory_use(
         rounds.append(
             CapacityMemory(
                 tokens=capacity.tokens,
+                growing=capacity.is_growing,
                 metadata=4 * program.layout(capacity).size,
                 temporaries=max(part.temp_size_in_bytes for part in parts) + sum(handed_on),
                 outputs=outputs,
@@ -64,4 +67,4 @@ def memory_use(
         )
         done(capacity)
     checkpoints = 0 if program.store is None else program.store.bytes
-    return MemoryUse(program.weight_bytes, sorted(rounds, key=lambda one: one.tokens), checkpoints)
+    return MemoryUse(program.weight_bytes, sorted(rounds, key=lambda one: (one.growing, one.tokens)), checkpoints)

@@ -42,5 +42,6 @@ def test_rounds_are_what_the_executables_say(engine, program):
 
 
 def test_the_peak_is_the_weights_and_the_largest_round():
-    rounds = [CapacityMemory(64, 1, 2, 3), CapacityMemory(128, 10, 20, 30), CapacityMemory(256, 9, 9, 9)]
+    sizes = [(64, 1, 2, 3), (128, 10, 20, 30), (256, 9, 9, 9)]
+    rounds = [CapacityMemory(tokens, False, *parts) for tokens, *parts in sizes]
     assert MemoryUse(1_000, rounds).peak == 1_060
