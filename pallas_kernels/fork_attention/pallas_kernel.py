@@ -184,7 +184,7 @@ def kernel(blocking: Blocking, table_shape: tuple[int, ...]) -> Callable[..., An
                 plgpu.barrier_arrive(turn)
                 plgpu.barrier_wait((value_strips_ready if masked else value_ready).at[slot])
                 plgpu.barrier_wait(turn)
-                total = carry.total * fade + rounded.astype(jnp.float32).sum(axis=1)
+                total = carry.total * fade + weights.sum(axis=1)
                 summed = _accumulate(summed, rounded, values.at[slot], interpret=blocking.interpret)
                 plgpu.barrier_arrive(value_free.at[slot])
                 return _Softmax(summed, maximum, total)
