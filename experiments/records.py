@@ -74,8 +74,10 @@ def counts(record: dict, *, implementation: str | None = None) -> bool:
 
 
 def results(name: str, *, implementation: str | None = None) -> list[dict]:
-    """The records of an experiment that are results, the oldest first. `implementation`: of the ops, where each has."""
-    return [one for one in read(RESULTS / f"{name}.jsonl") if counts(one, implementation=implementation)]
+    """The records of an experiment that are results, and not of a version that was tried beside what is here; the
+    oldest first. `implementation`: of the ops, where each has."""
+    found = [one for one in read(RESULTS / f"{name}.jsonl") if "version" not in one]
+    return [one for one in found if counts(one, implementation=implementation)]
 
 
 def largest(found: list[dict], keys: tuple[str, ...], *, by: str) -> list[dict]:
