@@ -1,5 +1,6 @@
 """Agents' steps from files, and their replay: what is resumed is what their texts have in common."""
 
+import dataclasses
 import json
 
 import pytest
@@ -39,7 +40,7 @@ def test_agents_are_told_apart_by_their_texts(demonstrations, tmp_path):
 def test_texts_are_replayed(demonstrations, tiny_model, tmp_path, monkeypatch, capsys):
     """In place of the demo model, where no answer matters: a program compiles a quarter as long."""
     monkeypatch.setattr(measured_model, "demo_directory", lambda: tiny_model)
-    monkeypatch.setattr(growing_state, "REPLAY_RUNGS", (256,))
+    monkeypatch.setattr(growing_state, "SMALL", dataclasses.replace(growing_state.SMALL, replay_rungs=(256,)))
     arguments = ["--replay", "--demonstrations", str(demonstrations), "--size", "demo"]
     (record,) = growing_state.main([*arguments, "--results", str(tmp_path / "results.jsonl")])
     agents, margin = read_agents(demonstrations, demo_directory()), growing_state.SMALL.placement.margin
