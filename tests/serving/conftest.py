@@ -24,8 +24,8 @@ def tiny_engine(tiny_model) -> Engine:
 
 @pytest.fixture(scope="session")
 def demo_engine() -> Engine:
-    """The model that ships, with the same capacities: answers that differ from each other."""
-    engine = Engine.demo(EngineConfig(dtype="float32", capacities=(256, 1_024)))
+    """The model that ships, with a third capacity, so that what is long in several ways is compiled for once."""
+    engine = Engine.demo(EngineConfig(dtype="float32", capacities=(256, 1_024, 6_144)))
     list(engine.prepare_all())
     return engine
 
