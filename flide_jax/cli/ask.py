@@ -13,7 +13,7 @@ from flide_jax.prompts.plan import Plan
 from flide_jax.request import Request
 from flide_jax.serving.protocol import response
 
-type Planned = tuple[Row, Request | Failure, Plan | Failure]
+type RowPlan = tuple[Row, Request | Failure, Plan | Failure]
 
 
 def ask(arguments: Namespace, groups: Iterable[Group]) -> int:
@@ -23,9 +23,9 @@ def ask(arguments: Namespace, groups: Iterable[Group]) -> int:
     return show((list(_answer(engine, part)) for part in parts), as_json=arguments.json)
 
 
-def _parts(engine: Engine, group: Group) -> Iterator[list[Planned]]:
+def _parts(engine: Engine, group: Group) -> Iterator[list[RowPlan]]:
     """A group, cut where a state goes on from one before it in the group. The parts before one have been answered."""
-    part: list[Planned] = []
+    part: list[RowPlan] = []
     growing = engine.executables.growing
     for row, request in group:
         plan = plan_row(engine.plan, row, request)
@@ -37,7 +37,7 @@ def _parts(engine: Engine, group: Group) -> Iterator[list[Planned]]:
     yield part
 
 
-def _answer(engine: Engine, planned: Sequence[Planned]) -> Iterator[Outcome]:
+def _answer(engine: Engine, planned: Sequence[RowPlan]) -> Iterator[Outcome]:
     """The answers of rows whose requests share rounds."""
     started = engine.start([plan for *_, plan in planned if isinstance(plan, Plan)])
     ran = zip(started(), started.resumed, strict=True)
