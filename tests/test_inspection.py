@@ -73,8 +73,8 @@ def test_each_wrong_fork_is_told_from_the_right_one(inspector):
 
 def test_a_round_is_told_from_its_checkpoints():
     tokens = np.arange(150, dtype=np.int32)
-    parent = Checkpoint("", tokens[:100], np.array([7, 2], np.int32), slot=4)
-    kept = Checkpoint("", tokens, np.array([7, 2, 5], np.int32), slot=1)
+    parent = Checkpoint("", tokens[:100], np.array([7, 2], np.int32), 4, tokens[:100])
+    kept = Checkpoint("", tokens, np.array([7, 2, 5], np.int32), 1, tokens)
     growth = growth_between([kept, parent], resumed=100, saved=150)
     assert (growth.resumed, growth.initial_slot, growth.saved, growth.final_slot) == (100, 4, 50, 1)
     assert growth.cached_pages.tolist() == [7, 2] and growth.written_pages.tolist() == [2, 5]

@@ -127,6 +127,28 @@ def test_parts_are_in_the_order_of_sizes_and_times():
     assert [word for word in texts(picture) if "ms" in word][::-1] == ["0.04 ms", "0.09 ms", "0.08 ms", "0.10 ms"]
 
 
+def test_peers_have_a_panel_for_each_case_and_ours_a_line_for_each_variant():
+    def timed(case, by, us, **changes):
+        return {
+            "op": "a",
+            "case": case,
+            "mask": "fork",
+            "by": by,
+            "us": us,
+            "error": 0.1,
+            "us_launches": None,
+        } | changes
+
+    ours = [timed("x", "pallas", 9.0), timed("x", "pallas", 2.0), timed("x", "pallas", 3.0, version="v")]
+    others = [timed("x", "cudnn", 4.0), timed("x", "cudnn", 5.0, version="v"), timed("y", "pallas", 7.0, mask=None)]
+    picture = draw_peers([*ours, *others])
+    times = picture.figure.axes[::2]
+    assert [axes.get_title(loc="left") for axes in times] == ["x", "y"]
+    lines = [[label.get_text() for label in axes.get_yticklabels()] for axes in times]
+    assert lines == [["a, fork mask: here (v)", "a, fork mask: here", "a, fork mask: cudnn"], ["a: here"]]
+    assert texts(picture) == [" 3", " 2", " 5", " 7"]
+
+
 def served(workers, clients, rate, **changes):
     record = {"workload": "race-one", "workers": workers, "clients": clients, "requests_per_second": rate}
     return record | {"median_ms": 1e3 * clients / rate, "model": "1B"} | changes
@@ -177,7 +199,7 @@ def test_the_committed_records_can_be_drawn():
     latency = records.results("latency")
     assert {one.get_title(loc="left") for one in draw_speed(latency).figure.axes} == {one["size"] for one in latency}
     peers, parts = records.results("kernel_peers"), records.results("where_the_time_goes")
-    assert len(texts(draw_peers(peers))) == len({(r["op"], r.get("mask"), r["by"]) for r in peers})
+    assert len(texts(draw_peers(peers))) >= len({(r["case"], r["op"], r.get("mask"), r["by"]) for r in peers})
     assert f"{sum(us for _, us in parts[-1]['launches'].values()) / 1e3:.2f} ms" in texts(draw_parts(parts))
     ideas = max(len(record["without"]) - 1 for record in records.results("ablation"))
     assert len(texts(draw_ablation(records.results("ablation")))) == 2 * ideas

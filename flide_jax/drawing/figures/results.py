@@ -125,32 +125,49 @@ def draw_peers(records: Sequence[Record]) -> Picture:
     recurrence against float64.
 
     Args:
-        records: of `experiments/kernel_peers.py`; the last one of each op, mask and implementation is drawn. Bars are
-            calls back to back, with the gaps between launches; a line in one is where its launches alone would end,
-            where that was measured.
+        records: of `experiments/kernel_peers.py`; the last one of each case, op, mask and implementation is drawn,
+            and of ours each variant. Bars are calls back to back, with the gaps between launches; a line in one is
+            where its launches alone would end, where that was measured.
     """
-    # The recurrence has no mask.
-    peers = [{**record, "mask": record.get("mask") or ""} for record in records]
-    rows = sorted(latest(peers, ("op", "mask", "by"), having=["us", "error"]).items(), reverse=True)
+    # The recurrence has no mask, and others are the same beside each variant of ours.
+    peers = [
+        {
+            **record,
+            "mask": f", {record['mask']} mask" if record.get("mask") else "",
+            "variant": f" ({record['version']})" if record["by"] == "pallas" and record.get("version") else "",
+        }
+        for record in records
+    ]
+    last = latest(peers, ("case", "op", "mask", "by", "variant"), having=["us", "error"])
+    cases = {case: sorted((key, one) for key, one in last.items() if key[0] == case)[::-1] for case, *_ in last}
+    sizes = [len(rows) + 1.2 for rows in cases.values()]
     with styled():
-        figure, (times, errors) = panels(7.4, 1.1 + 0.34 * len(rows), columns=2, sharey=True, width_ratios=[2, 1])
-        for line, ((_, _, by), record) in enumerate(rows):
-            colour = BLUE if by == "pallas" else ORANGE
-            times.barh(line, record["us"], facecolor=colour, height=0.62)
-            if record.get("us_launches") is not None:
-                times.plot([record["us_launches"]] * 2, [line - 0.31, line + 0.31], color="white", linewidth=1.4)
-            times.text(record["us"], line, f" {record['us']:.0f}", va="center", fontsize=8)
-            errors.plot(record["error"], line, "o" if by == "pallas" else "D", color=colour)
-        labels = [" ".join((f"{op}, {mask} mask:" if mask else f"{op}:", "here" if by == "pallas" else by))
-                  for (op, mask, by), _ in rows]  # fmt: skip
-        times.set_yticks(range(len(rows)), labels)
-        times.set_xlim(0, 1.12 * max(record["us"] for _, record in rows))
+        figure, axes = panels(
+            8.2, 1.0 + 0.34 * sum(sizes), columns=2, rows=len(cases), width_ratios=[2, 1], height_ratios=sizes
+        )
+        most = max(record["error"] for record in last.values())
+        for (case, rows), times, errors in zip(cases.items(), axes[::2], axes[1::2], strict=True):
+            for line, ((*_, by, _), record) in enumerate(rows):
+                colour = BLUE if by == "pallas" else ORANGE
+                times.barh(line, record["us"], facecolor=colour, height=0.62)
+                if record.get("us_launches") is not None:
+                    times.plot([record["us_launches"]] * 2, [line - 0.31, line + 0.31], color="white", linewidth=1.4)
+                times.text(record["us"], line, f" {record['us']:.0f}", va="center", fontsize=8)
+                errors.plot(record["error"], line, "o" if by == "pallas" else "D", color=colour)
+            names = [
+                f"{op}{mask}: {'here' if by == 'pallas' else by}{variant}" for (_, op, mask, by, variant), _ in rows
+            ]
+            times.set_yticks(range(len(rows)), names)
+            times.set_xlim(0, 1.12 * max(record["us"] for _, record in rows))
+            times.set_title(case)
+            errors.set_xlim(0, 1.25 * most)
+            errors.set_yticks(range(len(rows)), [""] * len(rows))
+            errors.set_ylim(times.get_ylim())
+            errors.tick_params(left=False)
+            errors.xaxis.set_major_formatter("{x:.3f}")
+            errors.grid(axis="both", color=PALE, linewidth=0.5)
         times.set_xlabel("us, calls back to back; white: the launches alone")
         errors.set_xlabel("relative error")
-        errors.set_xlim(0, 1.25 * max(record["error"] for _, record in rows))
-        errors.tick_params(left=False)
-        errors.xaxis.set_major_formatter("{x:.3f}")
-        errors.grid(axis="both", color=PALE, linewidth=0.5)
     return Picture(figure)
 
 
