@@ -513,9 +513,6 @@ class TestCheckpoints:
         found = error_of(flide("warm", "--model", tiny_model, "--bundle", "b", f"--checkpoint-gb={value}"))
         assert found.startswith(f"argument --checkpoint-gb: must be a number, 0 or more, got '{value}'")
 
-    def test_drawing_needs_none(self, flide):
-        assert "--checkpoint-gb" in error_of(flide("inspect", "--demo", "--memory", "--checkpoint-gb", 0.001))
-
 
 def test_a_request_over_the_largest_capacity_is_said_in_one_line(flide, write, tiny_model):
     rows = write("r.jsonl", *[REQUEST | {"state": "word " * 150}] * 2)
