@@ -157,7 +157,7 @@ class Engine:
             self.executables.growing.clear()
 
     def prepare_all(self) -> Iterator[Capacity]:
-        """Compile all capacities of the ladder, and of growing rounds, and run each once; give each when it is done.
+        """Compile all capacities of the ladder, and of growing rounds, and on a GPU run each once; give each then.
 
         What the config's bundle has is loaded instead. Raises BundleError: it changed, or cannot be loaded.
         """

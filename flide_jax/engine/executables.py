@@ -21,6 +21,7 @@ from flide_jax.prompts.plan import Plan
 
 # Executables of single requests over the largest capacity that are kept: each is of no use to most other requests.
 OVERSIZE_KEPT = 2
+WARMED_ON = ("gpu",)
 
 _log = logging.getLogger(__name__)
 
@@ -161,9 +162,11 @@ class Executables:
         self._executable(MetadataLayout(capacity, self._conv_taps))
 
     def warm(self, capacity: Capacity) -> None:
-        """`prepare`, and run a round of nothing: on a GPU the first run of an executable takes many times as long."""
-        layout = MetadataLayout(capacity, self._conv_taps)
-        jax.block_until_ready(self._run_round(layout, np.zeros(layout.size, np.int32)))
+        """`prepare`; and on a GPU run a round of nothing, for there the first run of an executable takes far longer."""
+        self.prepare(capacity)
+        if jax.default_backend() in WARMED_ON:
+            layout = MetadataLayout(capacity, self._conv_taps)
+            jax.block_until_ready(self._run_round(layout, np.zeros(layout.size, np.int32)))
 
     def add(self, compiled: Mapping[Capacity, Run]) -> None:
         """Keep executables that are there already."""

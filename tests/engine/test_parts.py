@@ -67,7 +67,8 @@ def test_it_goes_through_a_bundle(tiny_model, tmp_path):
 
 
 @pytest.mark.parametrize("config", [CONFIG, GROWING], ids=["plain", "growing"])
-def test_each_capacity_is_run_once_before_it_is_needed(config, tiny_model):
+def test_each_capacity_is_run_once_before_it_is_needed(config, tiny_model, monkeypatch):
+    monkeypatch.setattr("flide_jax.engine.executables.WARMED_ON", ("cpu",))
     engine = Engine.load(tiny_model, config)
     runs, run = [], engine.executables._run  # what gives a capacity's executables
 

@@ -19,7 +19,8 @@ from flide_jax.models.packing import Packing
 from flide_jax.request import Request, YesNo
 from flide_jax.same_bits import compare_bits, same_rows
 from tests.exactness.test_neighbours import PADDING, POISONED, honest_plan, poisoned_plan
-from tests.models.support import LABEL_IDS, architecture, tiny_model
+from tests.models import support
+from tests.models.support import LABEL_IDS, architecture
 from tests.tolerances import relative_error
 from tests.trees import plan_of, trees
 
@@ -42,10 +43,10 @@ def program_of(dtype: str, *, batch_invariant: bool) -> Program:
 
 
 @functools.cache
-def executables(dtype: str, *, batch_invariant: bool = True) -> Executables:
-    config = EngineConfig(dtype=dtype, capacities=(128, 384), batch_invariant=batch_invariant)
+def executables(dtype: str, *, batch_invariant: bool = True, capacities: tuple[int, ...] = (128, 384)) -> Executables:
+    config = EngineConfig(dtype=dtype, capacities=capacities, batch_invariant=batch_invariant)
     program = program_of(dtype, batch_invariant=batch_invariant)
-    return Executables.of(program, program.packing.pack(tiny_model(MODEL, dtype).params), config)
+    return Executables.of(program, program.packing.pack(support.tiny_model(MODEL, dtype).params), config)
 
 
 def fitting(plans) -> list[Capacity]:
@@ -103,7 +104,7 @@ def test_a_poisoned_neighbour_changes_no_bit(value, monkeypatch):
     run = executables("float32")
     plan, neighbour = honest_plan(70, [5, 66], 0), poisoned_plan(honest_plan(65, [64, 3], 1))
     expected = alone(run, plan)
-    params = tiny_model(MODEL, "float32").params
+    params = support.tiny_model(MODEL, "float32").params
     params = params.replace(embedding=params.embedding.at[np.array([PADDING, POISONED])].set(value))
     monkeypatch.setattr(run, "params", Packing.of(params).pack(params))
     _, found = run.logits_in(CAPACITIES[-1], [neighbour, plan])
@@ -141,9 +142,9 @@ def test_what_a_user_is_told(batch_invariant):
 
 def test_float64_keeps_them_too():
     rng = np.random.default_rng(7)
-    plans = [plan_of(20, [3, 70], rng), plan_of(65, [9], rng)]
+    plans = [plan_of(20, [3, 70], rng), plan_of(10, [9], rng)]
     with precision(np.dtype(np.float64)):
-        found = compare_bits(executables("float64"), plans)
+        *found, _ = compare_bits(executables("float64", capacities=(128,)), plans)
     assert all(one.same == one.questions > 0 for one in found)
 
 
@@ -171,20 +172,19 @@ def test_the_first_operation_that_differs(batch_invariant):
         first_difference(program, run.params, alone, (plans, 2, CAPACITIES[2]))
 
 
-STORY = "Mary went to the garden. John took the key. Sam went to the kitchen. " * 6
-ASKED = [Request(STORY[: 70 * n], {"q": YesNo("Is Mary in the garden?"), "r": YesNo("Who?")}) for n in (1, 6)]
+ASKED = [Request(n * "Mary is in the garden. ", {"q": YesNo("Is she?"), "r": YesNo("Who is?")}) for n in (2, 5, 9)]
 
 
-def test_where_the_bits_of_requests_differ(monkeypatch):
+def test_where_the_bits_of_requests_differ(tiny_model, monkeypatch):
     """Of an engine that keeps them, notebook 6 shows it: nowhere."""
-    engine = Engine.demo(EngineConfig(dtype="float32", capacities=(128, 384)))
-    found = where_bits_differ(engine, ASKED, 1)
+    engine = Engine.load(tiny_model, EngineConfig(dtype="float32", capacities=(128, 384)))
+    found = where_bits_differ(engine, ASKED, 2)
     assert found.operation in OPERATIONS and str(found).startswith(f"layer {found.layer}, {found.operation}: ")
     monkeypatch.setattr("flide_jax.first_difference.first_difference", lambda *rounds: None)
-    behind = where_bits_differ(engine, ASKED, 1)
+    behind = where_bits_differ(engine, ASKED, 2)
     assert (behind.operation, behind.layer, behind.of_rows) == ("readout", len(engine.program.abstract.layers), 2)
-    with pytest.raises(ValueError, match="there is no request 2 of 2"):
-        where_bits_differ(engine, ASKED, 2)
+    with pytest.raises(ValueError, match="there is no request 3 of 3"):
+        where_bits_differ(engine, ASKED, 3)
 
 
 @pytest.mark.parametrize(
