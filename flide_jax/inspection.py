@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float, Float64
 from flide_jax.array_types import IntVector
 from flide_jax.checkpoints import Checkpoint
 from flide_jax.engine import Engine
+from flide_jax.engine.growing import growth_of
 from flide_jax.engine.program import precision
 from flide_jax.layout import Capacity, Growth, RoundMetadata, Stream, lay_out
 from flide_jax.prompts.plan import Plan
 from flide_jax.request import Answers, Request
-from pallas_kernels.fork_attention.metadata import PAGE_ROWS
 
 
 class Inspector:
@@ -101,15 +101,7 @@ def growth_between(stored: Iterable[Checkpoint], *, resumed: int, saved: int) ->
         KeyError: there is no checkpoint of so many tokens.
     """
     of_tokens = {checkpoint.tokens.size: checkpoint for checkpoint in stored}
-    parent, kept = of_tokens[resumed], of_tokens[saved]
-    return Growth(
-        resumed=resumed,
-        initial_slot=parent.slot,
-        cached_pages=parent.pages,
-        saved=saved - resumed,
-        final_slot=kept.slot,
-        written_pages=kept.pages[resumed // PAGE_ROWS :],
-    )
+    return growth_of(of_tokens[resumed], of_tokens[saved])
 
 
 def differences_by_depth(inspector: Inspector, plan: Plan) -> Float64[np.ndarray, "branches depths"]:

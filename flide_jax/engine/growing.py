@@ -75,21 +75,23 @@ class Visit:
 
     def growth(self) -> Growth:
         """Its part of a round."""
-        growth = Growth()
-        if self.parent is not None:
-            pages = self.parent.pages
-            growth = dataclasses.replace(
-                growth, resumed=self.resumed, initial_slot=self.parent.slot, cached_pages=pages
-            )
-        if self.reservation is not None:
-            kept = self.reservation.checkpoint
-            growth = dataclasses.replace(
-                growth,
-                saved=kept.tokens.size - self.resumed,
-                final_slot=kept.slot,
-                written_pages=kept.pages[self.resumed // PAGE_ROWS :],
-            )
-        return growth
+        return growth_of(self.parent, None if self.reservation is None else self.reservation.checkpoint)
+
+
+def growth_of(parent: Checkpoint | None, kept: Checkpoint | None) -> Growth:
+    """What a state takes from the pool that resumes one checkpoint, if any, and leaves another, if any."""
+    growth, resumed = Growth(), 0
+    if parent is not None:
+        resumed = parent.tokens.size
+        growth = Growth(resumed=resumed, initial_slot=parent.slot, cached_pages=parent.pages)
+    if kept is not None:
+        growth = dataclasses.replace(
+            growth,
+            saved=kept.tokens.size - resumed,
+            final_slot=kept.slot,
+            written_pages=kept.pages[resumed // PAGE_ROWS :],
+        )
+    return growth
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
