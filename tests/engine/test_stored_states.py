@@ -226,6 +226,7 @@ class TestRefusals:
         with pytest.raises(StoredStatesError, match="others may write to it, and answers come from checkpoints"):
             other.restore_checkpoints(copy)
 
+    @pytest.mark.usefixtures("saved")  # it has something to save then, whatever ran before
     def test_values_that_are_not_finite(self, other, engine, tmp_path, monkeypatch):
         growing = engine.executables.growing
         states = growing.states()
